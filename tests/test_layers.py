@@ -13,7 +13,15 @@ PACKAGE = Path(__file__).parents[1] / "adaptive_dd"
 ROWS: tuple[tuple[str, ...], ...] = (
     ("__init__", "core/__init__", "errors", "core/domain", "core/rng"),
     ("core/events",),
-    ("core/wire", "core/splice", "core/context", "core/frontier", "core/sim", "core/scenarios", "core/ledger"),
+    (
+        "core/wire",
+        "core/splice",
+        "core/context",
+        "core/frontier",
+        "core/sim",
+        "core/scenarios",
+        "core/ledger",
+    ),
     ("core/estimator", "core/rivals", "core/measure"),
     ("core/policy", "core/guard", "core/cost"),
     ("core/controller",),
@@ -30,7 +38,19 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("__main__",),
 )
 
-WORLD = {"time", "datetime", "socket", "os", "io", "logging", "random", "sqlite3", "asyncio", "pathlib", "threading"}
+WORLD = {
+    "time",
+    "datetime",
+    "socket",
+    "os",
+    "io",
+    "logging",
+    "random",
+    "sqlite3",
+    "asyncio",
+    "pathlib",
+    "threading",
+}
 
 
 def modules() -> list[str]:

@@ -1,0 +1,108 @@
+"""Metrics: one table of names, and a small registry that renders the Prometheus text format.
+
+Only names in METRICS can be counted, so a metric that is not documented does not exist. Values that are not
+finite are refused at the door: a scrape never shows a NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Metric(NamedTuple):
+    """What a metric counts. labels: the label names it must be given."""
+
+    kind: str  # counter or gauge
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+METRICS: Mapping[str, Metric] = {
+    "requests_total": Metric("counter", "Requests relayed, by whether they generate", ("generating",)),
+    "decisions_total": Metric("counter", "Decisions by reason", ("reason",)),
+    "outcomes_total": Metric("counter", "Ended generating requests by status", ("status",)),
+    "samples_rejected_total": Metric("counter", "Answers whose timings cannot be true, by why", ("why",)),
+    "own_failures_total": Metric(
+        "counter", "Our own code failed; the request was served all the same", ("where",)
+    ),
+    "resent_total": Metric(
+        "counter", "Requests sent again as they came, after the server refused our fields"
+    ),
+    "count_calls_total": Metric("counter", "Calls to the server's counting routes, by result", ("result",)),
+    "prompt_lengths_total": Metric("counter", "Prompt lengths by where they came from", ("source",)),
+    "upstream_retries_total": Metric("counter", "Retries after a kept connection had closed under us"),
+    "upstream_unreachable_total": Metric("counter", "Requests answered by us because no upstream answered"),
+    "client_gone_total": Metric("counter", "Requests whose client left before the end"),
+    "in_flight": Metric("gauge", "Generating requests under way"),
+    "upstream_up": Metric("gauge", "1 when the upstream answered last time we looked"),
+    "server_listens": Metric("gauge", "1 for what the server does with draft settings", ("listens",)),
+    "journal_events_total": Metric("counter", "Events written to the journal"),
+    "journal_skipped_total": Metric(
+        "counter", "Events not recorded (and not learned from): the queue was full"
+    ),
+    "journal_failures_total": Metric("counter", "Batches that could not be written; tried again later"),
+    "journal_lost_total": Metric("counter", "Events learned in memory that the journal could not keep"),
+    "drafted_tokens_total": Metric("counter", "Tokens drafted, from timings"),
+    "accepted_tokens_total": Metric("counter", "Drafted tokens accepted, from timings"),
+    "decoded_tokens_total": Metric("counter", "Tokens generated, from timings"),
+    "decode_seconds_total": Metric("counter", "Decode time, from timings"),
+    "decide_seconds_total": Metric("counter", "Time spent deciding"),
+    "saved_seconds": Metric("gauge", "Estimated decode time saved against the baseline so far"),
+    "budget_seconds": Metric("gauge", "What the guard may still spend on trials"),
+}
+
+PREFIX = "adaptive_dd_"
+
+
+def _escape(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+class Metrics:
+    """Counters and gauges by (name, label values)."""
+
+    def __init__(self) -> None:
+        self._values: dict[tuple[str, tuple[str, ...]], float] = {}
+
+    def _key(self, name: str, labels: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
+        wanted = METRICS[name].labels
+        if set(labels) != set(wanted):
+            raise ValueError(f"metric {name} takes the labels {wanted}, got {tuple(labels)}")
+        return name, tuple(labels[label] for label in wanted)
+
+    def inc(self, name: str, amount: float = 1.0, **labels: str) -> None:
+        """Add to a counter; an amount that is negative or not finite is dropped."""
+        key = self._key(name, labels)
+        if math.isfinite(amount) and amount >= 0.0:
+            self._values[key] = self._values.get(key, 0.0) + amount
+
+    def set(self, name: str, value: float, **labels: str) -> None:
+        """Set a gauge; a value that is not finite is dropped."""
+        key = self._key(name, labels)
+        if math.isfinite(value):
+            self._values[key] = float(value)
+
+    def clear(self, name: str) -> None:
+        """Forget every label value of a metric (a gauge of which one label is true at a time)."""
+        for key in [key for key in self._values if key[0] == name]:
+            del self._values[key]
+
+    def value(self, name: str, **labels: str) -> float:
+        """The current value, 0 where nothing was counted."""
+        return self._values.get(self._key(name, labels), 0.0)
+
+    def render(self) -> str:
+        """The Prometheus text exposition format."""
+        lines: list[str] = []
+        for name, metric in METRICS.items():
+            rows = sorted((key[1], value) for key, value in self._values.items() if key[0] == name)
+            if not rows and not metric.labels:
+                rows = [((), 0.0)]
+            if rows:
+                lines += [f"# HELP {PREFIX}{name} {metric.help}", f"# TYPE {PREFIX}{name} {metric.kind}"]
+            for values, value in rows:
+                pairs = ",".join(f'{k}="{_escape(v)}"' for k, v in zip(metric.labels, values, strict=True))
+                lines.append(f"{PREFIX}{name}{{{pairs}}} {value!r}" if pairs else f"{PREFIX}{name} {value!r}")
+        return "\n".join(lines) + "\n"
