@@ -297,7 +297,13 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class FrontierRow:
-    """One offline measurement. `tok_s` is a mean over `samples` answers with standard deviation `sd` (of one)."""
+    """One offline measurement. `tok_s` is a mean over `samples` answers with standard deviation `sd` (of one).
+
+    gain, gain_low, gain_high   tok/s over the baseline's on the same texts, and its interval, where it was paired
+    cycle_ms                    time of one verification cycle
+    kind                        what sort of request: the beginning of a `Kind` (`greedy`), empty for any
+    mark                        why the row makes no claim (`too-noisy`, `dropped`), or empty
+    """
 
     context_tokens: int
     setting: Setting
@@ -306,11 +312,20 @@ class FrontierRow:
     samples: int | None = None
     sd: float | None = None
     kind: str = ""
+    gain: float | None = None
+    gain_low: float | None = None
+    gain_high: float | None = None
+    cycle_ms: float | None = None
+    mark: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """Offline measurements, all cells and not only winners, sorted by context then setting."""
+    """Offline measurements, all cells and not only winners, sorted by context then setting.
+
+    rules   a ladder given as such, (minimal prompt tokens, setting) ascending, instead of rows
+    about   what else the file says of its origin (date, version, cache use, ...), as name and text
+    """
 
     rows: tuple[FrontierRow, ...] = ()
     baseline: Setting = SERVER
@@ -319,6 +334,8 @@ class Frontier:
     build: str = ""
     cap: int | None = None
     generated_tokens: int | None = None
+    rules: tuple[tuple[int, Setting], ...] = ()
+    about: tuple[tuple[str, str], ...] = ()
 
 
 # --- server and deployment -----------------------------------------------------------------------------------
