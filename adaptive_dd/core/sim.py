@@ -1,0 +1,421 @@
+"""A llama-server as a model: what a request costs under a setting, expected and drawn.
+
+Pure values and functions; randomness comes in as a numpy Generator made by `noise_for(seed, number)`. The model is
+the generator that public measurements fit (see `data/README.md`): a verification cycle with d drafted tokens takes
+T0(context) x shape[d], content decides how many of the d are accepted, and everything else (load, heat, spilled
+memory, a price per rejection, a drafter that is broken) bends one of these two. It simplifies on purpose: decode
+speed does not fall within one answer, acceptance does not depend on the setting played before, and cycles are
+independent of each other, given the request.
+
+    world = World(base_ms=((0, 20.0),), shape=linear_shape(1.0, 0.17))
+    request = SimRequest(1, Context(400), Content(0.8), answer_tokens=300)
+    expected_ms(world, request, Setting(4, 0.0))                  # mean decode time, no noise
+    generate(world, request, Setting(4, 0.0), noise_for(7, 1))    # one answer's `Timings`
+
+`Machine(world)` is the same world with its tables kept: use it in loops.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import betainc
+
+from adaptive_dd.core.domain import OFF, Context, Listens, Setting, Timings
+
+Points = tuple[tuple[float, float], ...]
+
+LAUNCH = Setting(2, 0.0, 0)
+# Depths that a shape table covers; deeper drafts than any scenario plays.
+SHAPE_LENGTH = 33
+# Acceptance is tabulated in steps of a tenth of a logit: below the noise of any answer, and a small table.
+LEVELS_PER_LOGIT = 10
+# Up to this many tokens the mean number of cycles is computed exactly, beyond it the renewal limit is exact enough.
+EXACT_TOKENS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """How predictable an answer's text is for the drafter. Hidden from every policy.
+
+    easy, hard     chance that a drafted token is accepted, in a cycle of easy and of hard text
+    hard_share     share of the cycles whose text is hard (mixing makes the tail of acceptance heavier than geometric)
+    fade           factor on that chance for each further position of a draft
+    sureness       concentration of the drafter's confidence: small = it knows when it is wrong, so p_min helps
+    boast          exponent by which the drafter overstates its confidence: 1 = honest, 2 = p_min 0.6 acts like 0.36
+    """
+
+    easy: float
+    hard: float = 0.5
+    hard_share: float = 0.0
+    fade: float = 1.0
+    sureness: float = 3.0
+    boast: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """A server on its machine, at one time.
+
+    base_ms        (context tokens, ms per token without drafting), interpolated
+    shape          T(d)/T(0) for d drafted tokens, d = 0, 1, ...; see `linear_shape`
+    launch         the setting the server was started with: what SERVER means, and what unset fields fall back to
+    listens        what it does with per-request settings; HONOURS and LOWERS_N act, all else plays `launch`
+    limit          n_max above which it refuses a request, None where it does not
+    draft_step     cost of one drafting step that p_min or n_min throws away, as a share of T(0)
+    rejection      cost of a cycle in which something was rejected, as a share of T(0)
+    context_slope  extra cost per drafted token at 65,536 tokens of context, as a share of T(0) (linear in context)
+    context_skill  (context tokens, logits added to acceptance), interpolated
+    skill          logits added to acceptance everywhere; a broken drafter is -20
+    load_ms        factor on T(0) by requests in flight 1, 2, ... (the last one holds beyond)
+    load_slope     factor on what drafting adds, by requests in flight
+    spill          factor on cycles that draft, from `spill_context` tokens on (draft memory that no longer fits)
+    heat_gain      drafting costs 1 + heat_gain x heat times as much; heat is the recent mean of drafted tokens over
+                   `heat_free`, in tokens per cycle, with a memory of `heat_memory` requests
+    spite          everything costs 1 + spite x (recent share of requests not on `launch`): a world that punishes moving
+    noise_cycle    relative sd of one cycle's time
+    noise_request  relative sd of one answer's time (launch-to-launch and other common noise)
+    outliers       share of answers slowed by something else, by a factor of up to `outlier_factor`
+    prompt_ms      ms per prompt token that is not cached
+    """
+
+    base_ms: Points
+    shape: tuple[float, ...]
+    launch: Setting = LAUNCH
+    listens: Listens = Listens.HONOURS
+    limit: int | None = None
+    draft_step: float = 0.03
+    rejection: float = 0.0
+    context_slope: float = 0.0
+    context_skill: Points = ((0.0, 0.0),)
+    skill: float = 0.0
+    load_ms: tuple[float, ...] = (1.0, 1.05, 1.1, 1.2)
+    load_slope: tuple[float, ...] = (1.0,)
+    spill: float = 1.0
+    spill_context: int = 0
+    heat_gain: float = 0.0
+    heat_free: float = 1.0
+    heat_memory: float = 20.0
+    spite: float = 0.0
+    noise_cycle: float = 0.015
+    noise_request: float = 0.006
+    outliers: float = 0.003
+    outlier_factor: float = 2.0
+    prompt_ms: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class SimRequest:
+    """One request: what the proxy sees (`context`) and what only the world knows.
+
+    skill           logits added to the content's acceptance: this conversation's and this answer's own character
+    answer_tokens   tokens the answer will have (predicted_n)
+    common          factor on every setting's time at this moment (slow machine, fast machine)
+    cached_tokens   prompt tokens that the server already holds
+    """
+
+    number: int
+    context: Context
+    content: Content
+    answer_tokens: int
+    skill: float = 0.0
+    common: float = 1.0
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Wear:
+    """What recent requests left behind in the machine: heat in tokens per cycle, and the share of moves."""
+
+    heat: float = 0.0
+    moved: float = 0.0
+
+
+FRESH = Wear()
+
+
+def linear_shape(a: float, c: float, *, cliffs: Mapping[int, float] | None = None) -> tuple[float, ...]:
+    """T(d)/T(0) = a + c*d for d >= 1, plus each cliff's jump from its depth on (a negative jump ends a valley)."""
+    jumps = cliffs or {}
+    drafted = (a + c * d + sum(jump for at, jump in jumps.items() if d >= at) for d in range(1, SHAPE_LENGTH))
+    return (1.0, *drafted)
+
+
+def noise_for(seed: int, number: int) -> np.random.Generator:
+    """The source of request `number` under `seed`: the same for every policy that is compared."""
+    return np.random.Generator(np.random.PCG64([seed, number]))
+
+
+def played(world: World, arm: Setting) -> Setting:
+    """What the server does when asked for `arm`: every field set, n0 as OFF. A refused arm plays `launch`."""
+    launch = world.launch
+    if world.listens not in (Listens.HONOURS, Listens.LOWERS_N) or refuses(world, arm):
+        return _complete(launch, launch)
+    if world.listens is Listens.LOWERS_N:
+        depth = launch.n_max if arm.n_max is None else min(arm.n_max, launch.n_max or 0)
+        return _complete(Setting(depth), launch)
+    return _complete(arm, launch)
+
+
+def refuses(world: World, arm: Setting) -> bool:
+    """Whether the server answers an error to `arm`, so that the original bytes must be sent again."""
+    return world.limit is not None and arm.n_max is not None and arm.n_max > world.limit
+
+
+def _complete(arm: Setting, launch: Setting) -> Setting:
+    n_max = launch.n_max if arm.n_max is None else arm.n_max
+    p_min = launch.p_min if arm.p_min is None else arm.p_min
+    n_min = launch.n_min if arm.n_min is None else arm.n_min
+    return Setting(n_max, p_min or 0.0, min(n_min or 0, n_max)) if n_max else OFF
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cycles:
+    """The distribution of one cycle under one setting, and its means.
+
+    Arrays are over the cycle's possible outcomes (state,): cumulative probability, tokens emitted, tokens drafted,
+    cost beyond T(0) as a share of T(0), and whether something was rejected. `cycles_for[g]` is the mean number of
+    cycles that emit at least g tokens; `beyond` is its offset for longer answers.
+    """
+
+    cumulative: NDArray[np.float64]
+    emitted: NDArray[np.int64]
+    drafted: NDArray[np.int64]
+    cost: NDArray[np.float64]
+    rejected: NDArray[np.int64]
+    mean_emitted: float
+    mean_drafted: float
+    mean_cost: float
+    mean_rejected: float
+    sd_emitted: float
+    cycles_for: tuple[float, ...]
+    beyond: float
+
+    def mean_cycles(self, tokens: int) -> float:
+        """Mean number of cycles until `tokens` tokens are emitted."""
+        if tokens < len(self.cycles_for):
+            return self.cycles_for[tokens]
+        return (tokens + self.beyond) / self.mean_emitted
+
+
+def _sigmoid(x: NDArray[np.float64] | float) -> NDArray[np.float64] | float:
+    return 1.0 / (1.0 + np.exp(-x))
+
+
+def acceptance_at(chance: float, logits: float, fade: float, depth: int) -> NDArray[np.float64]:
+    """Chance of acceptance by position (depth,), moved by `logits` and fading with each position."""
+    moved = _sigmoid(math.log(chance / (1.0 - chance)) + logits)
+    return np.clip(moved * fade ** np.arange(depth), 1e-4, 0.995)
+
+
+def _draft_states(chance: NDArray[np.float64], content: Content, p_min: float) -> NDArray[np.float64]:
+    """Joint probability (drafted, accepted) of one kind of cycle: a (depth+1, depth+1) lower triangle.
+
+    The drafter's confidence in a token is Beta distributed around the true chance and, boast aside, calibrated: a
+    token drafted with confidence c is accepted with probability c. p_min ends the draft at the first token below it.
+    """
+    depth = len(chance)
+    if p_min > 0.0:
+        bar = p_min**content.boast
+        right, wrong = chance * content.sureness, (1.0 - chance) * content.sureness
+        passing = np.maximum(1.0 - betainc(right, wrong, bar), 1e-12)
+        accepted = np.minimum(chance * (1.0 - betainc(right + 1.0, wrong, bar)) / passing, 1.0)
+    else:
+        passing, accepted = np.ones(depth), chance
+    reach = np.concatenate(([1.0], np.cumprod(passing)))
+    drafted = reach * np.concatenate((1.0 - passing, [1.0]))
+    survive = np.concatenate(([1.0], np.cumprod(accepted)))
+    joint = np.tril(
+        np.broadcast_to(survive - np.concatenate((survive[1:], [0.0])), (depth + 1, depth + 1)).copy()
+    )
+    joint[np.diag_indices(depth + 1)] = survive
+    states: NDArray[np.float64] = drafted[:, None] * joint
+    return states
+
+
+def tabulate(
+    content: Content, logits: float, arm: Setting, shape: tuple[float, ...], draft_step: float
+) -> Cycles:
+    """The distribution of a cycle for a complete setting (see `played`)."""
+    depth, p_min, n_min = arm.n_max or 0, arm.p_min or 0.0, arm.n_min or 0
+    joint = np.zeros((depth + 1, depth + 1))
+    for share, chance in ((1.0 - content.hard_share, content.easy), (content.hard_share, content.hard)):
+        if share > 0.0:
+            joint += share * _draft_states(acceptance_at(chance, logits, content.fade, depth), content, p_min)
+    drafted, accepted = np.nonzero(joint > 1e-12)
+    weight = joint[drafted, accepted]
+    weight = weight / weight.sum()
+    cost = np.asarray(shape)[drafted] - 1.0 + np.where(drafted < depth, draft_step, 0.0)
+    thrown = (drafted < n_min) & (drafted > 0)
+    cost = np.where(thrown, draft_step * (drafted + 1), cost)
+    drafted, accepted = np.where(thrown, 0, drafted), np.where(thrown, 0, accepted)
+    return _cycles(weight, accepted + 1, drafted, cost, (accepted < drafted).astype(np.int64))
+
+
+def _cycles(
+    weight: NDArray[np.float64],
+    emitted: NDArray[np.int64],
+    drafted: NDArray[np.int64],
+    cost: NDArray[np.float64],
+    rejected: NDArray[np.int64],
+) -> Cycles:
+    mean = float(weight @ emitted)
+    square = float(weight @ emitted**2)
+    by_size = np.bincount(emitted, weights=weight)[1:]  # (largest,): probability of emitting 1, 2, ...
+    cycles_for = np.zeros(EXACT_TOKENS + 1)
+    for tokens in range(1, EXACT_TOKENS + 1):
+        before = cycles_for[max(0, tokens - len(by_size)) : tokens][::-1]
+        cycles_for[tokens] = 1.0 + by_size[: len(before)] @ before
+    cumulative = np.cumsum(weight)
+    cumulative[-1] = 1.0
+    return Cycles(
+        cumulative,
+        emitted.astype(np.int64),
+        drafted.astype(np.int64),
+        cost,
+        rejected,
+        mean_emitted=mean,
+        mean_drafted=float(weight @ drafted),
+        mean_cost=float(weight @ cost),
+        mean_rejected=float(weight @ rejected),
+        sd_emitted=math.sqrt(max(0.0, square - mean * mean)),
+        cycles_for=tuple(cycles_for.tolist()),
+        beyond=(square / mean - 1.0) / 2.0,
+    )
+
+
+def interpolated(points: Points, x: float) -> float:
+    """Linear between the points, flat outside them."""
+    if x <= points[0][0]:
+        return points[0][1]
+    for (x0, y0), (x1, y1) in itertools.pairwise(points):
+        if x < x1:
+            return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+    return points[-1][1]
+
+
+def _by_load(factors: tuple[float, ...], in_flight: int) -> float:
+    return factors[min(max(in_flight, 1), len(factors)) - 1]
+
+
+@dataclass(slots=True)
+class Machine:
+    """A world with its tables kept. Every method is a function of its arguments: the tables are only a cache."""
+
+    world: World
+    _tables: dict[tuple[Content, int, Setting], Cycles] = field(default_factory=dict)
+    _played: dict[Setting, Setting] = field(default_factory=dict)
+
+    def cycles(self, request: SimRequest, arm: Setting) -> Cycles:
+        """The distribution of one cycle of this request under `arm`."""
+        done = self._played.get(arm)
+        if done is None:
+            done = self._played[arm] = played(self.world, arm)
+        tokens = request.context.prompt_tokens or 0
+        logits = request.skill + self.world.skill + interpolated(self.world.context_skill, tokens)
+        level = round(LEVELS_PER_LOGIT * logits)
+        key = (request.content, level, done)
+        table = self._tables.get(key)
+        if table is None:
+            world = self.world
+            table = tabulate(request.content, level / LEVELS_PER_LOGIT, done, world.shape, world.draft_step)
+            self._tables[key] = table
+        return table
+
+    def prices(self, request: SimRequest, wear: Wear, cycles: Cycles) -> tuple[float, float, float, float]:
+        """ms of a cycle, and ms per unit of drafting cost, per drafted token and per rejection on top of it."""
+        world, tokens = self.world, request.context.prompt_tokens or 0
+        base = interpolated(world.base_ms, tokens) * _by_load(world.load_ms, request.context.in_flight)
+        base *= request.common * (1.0 + world.spite * wear.moved)
+        if world.spill != 1.0 and tokens >= world.spill_context and cycles.mean_drafted > 0.0:
+            base *= world.spill
+        drafting = base * _by_load(world.load_slope, request.context.in_flight)
+        if world.heat_gain:
+            drafting *= 1.0 + world.heat_gain * wear.heat
+        return base, drafting, base * world.context_slope * tokens / 65536.0, base * world.rejection
+
+    def expected_ms(self, request: SimRequest, arm: Setting, wear: Wear = FRESH) -> float:
+        """Mean decode time of the request under `arm`, in ms: the model's own, without noise or outliers."""
+        cycles = self.cycles(request, arm)
+        cycle, unit, token, reject = self.prices(request, wear, cycles)
+        each = cycle + unit * cycles.mean_cost + token * cycles.mean_drafted + reject * cycles.mean_rejected
+        return cycles.mean_cycles(max(0, request.answer_tokens - 1)) * each
+
+    def generate(
+        self, request: SimRequest, arm: Setting, rng: np.random.Generator, wear: Wear = FRESH
+    ) -> Timings:
+        """One answer's timings. Mean decode time is `expected_ms`, but for outliers."""
+        cycles, tokens = self.cycles(request, arm), max(0, request.answer_tokens - 1)
+        cycle, unit, token, reject = self.prices(request, wear, cycles)
+        if cycles.mean_drafted == 0.0:
+            count, drafted, ms = tokens, 0, tokens * (cycle + unit * cycles.mean_cost)
+        else:
+            states = _draw_cycles(cycles, tokens, rng)
+            count, drafted = len(states), int(cycles.drafted[states].sum())
+            ms = count * cycle + unit * float(cycles.cost[states].sum()) + token * drafted
+            if reject:
+                ms += reject * int(cycles.rejected[states].sum())
+        ms *= self._noise(count, rng)
+        prompt_n = max(1, (request.context.prompt_tokens or 0) - request.cached_tokens)
+        cache_n = max(0, (request.context.prompt_tokens or 0) - prompt_n)
+        prompt_ms = prompt_n * self.world.prompt_ms
+        return Timings(prompt_n, prompt_ms, tokens + 1, ms, cache_n, drafted, max(0, tokens - count))
+
+    def _noise(self, count: int, rng: np.random.Generator) -> float:
+        """Factor on an answer's time; independent noise of its cycles averages out over them."""
+        world, normal = self.world, rng.standard_normal(2)
+        factor = (
+            1.0 + world.noise_cycle * normal[0] / math.sqrt(max(1, count)) + world.noise_request * normal[1]
+        )
+        if world.outliers and rng.random() < world.outliers:
+            factor *= 1.0 + (world.outlier_factor - 1.0) * rng.random()
+        return max(0.05, float(factor))
+
+    def after(self, wear: Wear, request: SimRequest, arm: Setting) -> Wear:
+        """What the machine feels like after this request."""
+        world = self.world
+        if not world.heat_gain and not world.spite:
+            return wear
+        fresh = 1.0 / world.heat_memory
+        over = max(0.0, self.cycles(request, arm).mean_drafted - world.heat_free)
+        moved = 0.0 if played(world, arm) == _complete(world.launch, world.launch) else 1.0
+        return Wear(wear.heat + fresh * (over - wear.heat), wear.moved + fresh * (moved - wear.moved))
+
+
+def _draw_cycles(cycles: Cycles, tokens: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Outcomes (cycle,) of the cycles that emit at least `tokens` tokens."""
+    if tokens == 0:
+        return np.zeros(0, dtype=np.int64)
+    mean = tokens / cycles.mean_emitted
+    size = int(mean + 4.0 * cycles.sd_emitted * math.sqrt(mean) / cycles.mean_emitted) + 4
+    states = cycles.cumulative.searchsorted(rng.random(size), side="right")
+    total = cycles.emitted[states].cumsum()
+    while total[-1] < tokens:
+        more = cycles.cumulative.searchsorted(rng.random(size), side="right")
+        states = np.concatenate((states, more))
+        total = cycles.emitted[states].cumsum()
+    return states[: int(total.searchsorted(tokens)) + 1]
+
+
+@lru_cache(maxsize=64)
+def machine(world: World) -> Machine:
+    """The machine of a world; the same one for the same world."""
+    return Machine(world)
+
+
+def expected_ms(world: World, request: SimRequest, arm: Setting, wear: Wear = FRESH) -> float:
+    """See `Machine.expected_ms`."""
+    return machine(world).expected_ms(request, arm, wear)
+
+
+def generate(
+    world: World, request: SimRequest, arm: Setting, rng: np.random.Generator, wear: Wear = FRESH
+) -> Timings:
+    """See `Machine.generate`."""
+    return machine(world).generate(request, arm, rng, wear)
