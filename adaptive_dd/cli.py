@@ -7,17 +7,29 @@ import sys
 import typer
 
 from adaptive_dd import __version__
+from adaptive_dd.commands.serve import serve
 from adaptive_dd.errors import AdaptiveDDError
 
+COMMANDS = (serve,)
+
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+for command in COMMANDS:
+    app.command(command.__name__)(command)
 
 
-@app.callback(invoke_without_command=True)
-def version(show: bool = typer.Option(False, "--version", help="Print the version and stop.")) -> None:
-    """Pick llama-server's draft settings per request, and never fall below a fixed baseline."""
-    if show:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         print(f"adaptive-dd {__version__}")
         raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version."
+    ),
+) -> None:
+    """Pick llama-server's draft settings per request, and never fall below a fixed baseline."""
 
 
 def main() -> None:
@@ -27,7 +39,5 @@ def main() -> None:
     except AdaptiveDDError as error:
         print(f"adaptive-dd: {error}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
-
-
-if __name__ == "__main__":
-    main()
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
