@@ -77,7 +77,9 @@ def parse_setting(text: str) -> Setting:
         fields[str(match.lastgroup)] = match.group(str(match.lastgroup))
     if "n" not in fields:
         raise ValueError(f"setting {text!r} has no n; expected {SETTING_GRAMMAR}")
-    n_max, p_min = int(fields["n"]), float(fields["p"]) if "p" in fields else None
+    n_max = int(fields["n"])
+    # Four places: finer ones mean nothing, and would print as 1e-05, which is outside the grammar.
+    p_min = round(float(fields["p"]), 4) if "p" in fields else None
     n_min = int(fields["m"]) if "m" in fields else None
     if n_max > LARGEST_N or (p_min is not None and p_min > 1.0) or (n_min is not None and n_min > n_max):
         raise ValueError(f"setting {text!r} is out of range; expected {SETTING_GRAMMAR}")

@@ -6,7 +6,8 @@ The safety rule. At each measured context the fastest row that is *safe* is play
 when its own measurements put it above the baseline's mean there: by its paired interval where calibration wrote one
 (`gain_low` > 1), else by the lower end of the ordinary 95% interval of its mean where `samples` and `sd` are given,
 else by its bare `tok_s`. Ties go to the baseline. Where the baseline itself was not measured nothing can be proven, so
-the baseline is played. Rows above the cap are not used: a clamped row is another setting, which nobody measured.
+the baseline is played. Rows above the cap (the user's, else the file's) are not used: a clamped row is another
+setting, which nobody measured.
 
 Against which baseline. The user's, if given, else the file's. With the user's baseline `server` and a file without
 `server` rows, the file's own baseline stands in for the launch values when rows are judged, and `server` (identical
@@ -212,12 +213,16 @@ def _compare(
 def comparison(
     frontier: Frontier, *, baseline: Setting | None = None, cap: int | None = None, kind: str = ""
 ) -> tuple[Comparison, ...]:
-    """Static against dynamic at every measured context, shortest first (and by kind, where rows have one)."""
+    """Static against dynamic at every measured context, shortest first (and by kind, where rows have one).
+
+    `baseline` and `cap` are the user's; None takes those of the file.
+    """
     groups: dict[tuple[int, str], list[FrontierRow]] = {}
     for row in _rows_for(frontier, kind):
         groups.setdefault((row.context_tokens, row.kind), []).append(row)
     wanted = frontier.baseline if baseline is None else baseline
-    return tuple(_compare(frontier, groups[key], wanted, cap) for key in sorted(groups))
+    limit = frontier.cap if cap is None else cap
+    return tuple(_compare(frontier, groups[key], wanted, limit) for key in sorted(groups))
 
 
 # --- the ladder ----------------------------------------------------------------------------------------------
@@ -275,7 +280,7 @@ def ladder(
     """
     wanted = frontier.baseline if baseline is None else baseline
     if frontier.rules:
-        return _given_ladder(frontier, wanted, cap)
+        return _given_ladder(frontier, wanted, frontier.cap if cap is None else cap)
     limits = bucket_edges(frontier) if edges is None else edges
     compared = comparison(frontier, baseline=wanted, cap=cap, kind=kind)
     by_bucket: dict[int, list[Comparison]] = {}
