@@ -12,10 +12,9 @@ PACKAGE = Path(__file__).parents[1] / "adaptive_dd"
 # Top row = ground floor. A name ending in "/" stands for every module in that folder.
 ROWS: tuple[tuple[str, ...], ...] = (
     ("__init__", "core/__init__", "errors", "core/domain", "core/rng"),
-    ("core/events", "core/sim"),
+    ("core/events", "core/sim", "core/splice"),
     (
         "core/wire",
-        "core/splice",
         "core/context",
         "core/frontier",
         "core/ledger",
@@ -24,7 +23,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "core/overheard",
         "core/traffic",
     ),
-    ("core/estimator", "core/rivals", "core/measure", "core/scenarios"),
+    ("core/tap", "core/annotate", "core/estimator", "core/rivals", "core/measure", "core/scenarios"),
     ("core/policy", "core/guard", "core/cost"),
     ("core/controller",),
     ("core/codec", "core/replay", "core/explain", "core/arena"),
@@ -39,7 +38,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "data/",
         "presets",
     ),
-    ("store", "upstream", "simserver"),
+    ("store", "upstream", "simserver", "httpd"),
     ("engine", "counting", "probe"),
     ("actuator",),
     ("chooser", "watch"),

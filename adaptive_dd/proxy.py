@@ -1,0 +1,509 @@
+"""The relay: one raw ASGI app between the client and the server. Chunks go through as they come.
+
+    Relay       one for the process; knows the upstream, who decides, and the limits
+    _Exchange   one request and its answer: who is still there, what came of it
+
+What generates is read, decided on (the Chooser), and sent with at most a few bytes spliced in; everything else streams
+through. At every moment the client's leaving is watched for: its request is cancelled upstream at once. Whatever fails
+in our own part is counted, and the client's bytes go out as they came: never worse than no proxy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from typing import Any, Protocol
+
+from adaptive_dd.core.annotate import Annotator, annotated_document
+from adaptive_dd.core.domain import Context, Outcome, Setting, Status, Timings
+from adaptive_dd.core.tap import Tap
+from adaptive_dd.core.wire import Route, error_body, route_of
+from adaptive_dd.httpd import EXTENSION
+from adaptive_dd.metrics import Metrics
+from adaptive_dd.upstream import DiedError, Header, Reply, UnreachableError, Upstream
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+log = logging.getLogger(__name__)
+
+ADMIN_PREFIX = "/_dd"
+# A 128k-token prompt is about 500 kB, a few images in base64 are megabytes; beyond this a body is relayed unread.
+BODY_LIMIT_BYTES = 32 * 1024 * 1024
+# A JSON answer longer than this is not annotated, because it would have to be held back.
+ANNOTATE_LIMIT_BYTES = 8 * 1024 * 1024
+RETRY_AFTER_S = 2
+# The server's ways of saying that it does not like a field; 500 is what llama-server answers to a value it throws on.
+REFUSALS = frozenset({400, 422, 500})
+
+_HOP_BY_HOP = frozenset(
+    {b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade"}
+)
+# Also the proxy's own business: the host is the upstream's, the framing ours, and `continue` we have said already.
+_NOT_SENT = _HOP_BY_HOP | {b"host", b"content-length", b"expect", b"http2-settings"}
+_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+
+
+class Ticket(Protocol):
+    """What the relay reads of an engine's ticket."""
+
+    @property
+    def decide_us(self) -> float: ...  # noqa: D102
+
+
+class Choice(Protocol):
+    """What to send for one generating request, and why."""
+
+    body: bytes
+    original: bytes
+    changed: bool
+    ticket: Any
+    context: Context | None
+    arm: Setting
+    reason: str
+    upstream: Upstream
+    applied: bool
+
+
+class Chooser(Protocol):
+    """Who decides. `choose` may raise; `finish` never does."""
+
+    async def choose(self, route: Route, headers: list[Header], body: bytes | None) -> Choice:
+        """Decide. `body` is None where it is too large to read, or no JSON by its route."""
+        ...
+
+    def finish(self, choice: Choice, outcome: Outcome) -> None:
+        """Exactly once for each choice."""
+        ...
+
+
+class Relay:
+    """The ASGI app. `admin` serves `/_dd/`; without a chooser everything passes untouched."""
+
+    def __init__(
+        self,
+        chooser: Chooser | None,
+        upstream: Upstream,
+        metrics: Metrics,
+        admin: App | None = None,
+        *,
+        annotate: bool = False,
+        body_limit_bytes: int = BODY_LIMIT_BYTES,
+    ) -> None:
+        self.chooser = chooser
+        self.upstream = upstream
+        self.metrics = metrics
+        self.admin = admin
+        self.annotate = annotate
+        self.body_limit_bytes = body_limit_bytes
+        self.reachable = True
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One ASGI call."""
+        if scope["type"] != "http":
+            raise RuntimeError(f"the relay serves http, not {scope['type']}")
+        path = scope["path"]
+        if self.admin is not None and (path == ADMIN_PREFIX or path.startswith(ADMIN_PREFIX + "/")):
+            await self.admin(scope, receive, send)
+            return
+        exchange = _Exchange(self, scope, receive, send)
+        if _wants_websocket(scope["headers"]):
+            await exchange.answer_ourselves(501, "this proxy and llama-server speak no websocket")
+            return
+        await exchange.run()
+
+    def found(self, *, reachable: bool, why: str = "") -> None:
+        """Say once when the upstream goes, and once when it is back."""
+        self.metrics.set("upstream_up", float(reachable))
+        if reachable != self.reachable:
+            self.reachable = reachable
+            if reachable:
+                log.info("upstream %s answers again", self.upstream.base_url)
+            else:
+                log.warning("upstream %s: %s", self.upstream.base_url, why)
+
+    def failed(self, where: str, error: Exception) -> None:
+        """Our own code failed: counted, and said once per place (the text of a request is never in it)."""
+        if not self.metrics.value("own_failures_total", where=where):
+            log.error("own failure in %s: %s", where, type(error).__name__, exc_info=error)
+        self.metrics.inc("own_failures_total", where=where)
+
+
+class _ClientGoneError(Exception):
+    """The client left while its request was being read."""
+
+
+class _Exchange:
+    def __init__(self, relay: Relay, scope: Scope, receive: Receive, send: Send) -> None:
+        self.relay = relay
+        self.scope = scope
+        self.receive = receive
+        self.send = send
+        self.route = route_of(scope["method"], scope["path"]) if relay.chooser is not None else None
+        self.choice: Choice | None = None
+        self.status = Status.CLIENT_GONE  # what it is when nothing else happens: cancelled, and cut off
+        self.http_status = 0
+        self.tap: Tap | None = None
+        self.resent = False
+        self.started = False
+        self.ended = False
+        self.body_read = asyncio.Event()
+
+    # --- the course of an exchange
+
+    async def run(self) -> None:
+        self.relay.metrics.inc("requests_total", generating="yes" if self.route else "no")
+        try:
+            content = await self._body()
+        except _ClientGoneError:
+            self.relay.metrics.inc("client_gone_total")
+            return
+        work = asyncio.ensure_future(self._work(content))
+        watch = asyncio.ensure_future(self._client_leaves())
+        try:
+            await asyncio.wait((work, watch), return_when=asyncio.FIRST_COMPLETED)
+            if self.ended:
+                await work
+        except asyncio.CancelledError:  # the server is shutting down: the answer ends here, visibly broken
+            pass
+        finally:
+            gone = not work.done()
+            work.cancel()
+            watch.cancel()
+            results = await asyncio.gather(work, watch, return_exceptions=True)
+        if gone:
+            self.relay.metrics.inc("client_gone_total")
+        failure = results[0]
+        if isinstance(failure, Exception):
+            self.relay.failed("relay", failure)
+        if not self.ended:
+            await self._break_off()
+
+    async def _client_leaves(self) -> None:
+        await self.body_read.wait()
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+
+    async def _work(self, content: bytes | AsyncIterator[bytes] | None) -> None:
+        body = content if isinstance(content, bytes) else None
+        try:
+            if self.route is not None:
+                await self._choose(self.route, body)
+            reply = await self._ask_upstream(content)
+            if reply is None:
+                return
+            try:
+                await self._relay(reply)
+            finally:
+                await reply.aclose()
+        finally:
+            self._finish()
+
+    async def _choose(self, route: Route, body: bytes | None) -> None:
+        chooser = self.relay.chooser
+        assert chooser is not None
+        try:
+            self.choice = await chooser.choose(route, self.scope["headers"], body)
+        except Exception as error:
+            self.relay.failed("choose", error)
+
+    def _finish(self) -> None:
+        if self.choice is None or self.relay.chooser is None:
+            return
+        timings, rejected = None, ""
+        status = self.status
+        if status is Status.OK:
+            found = self.tap.result() if self.tap is not None else None
+            if isinstance(found, Timings):
+                timings = found
+            elif found is not None:
+                status, rejected = Status.REJECTED, found
+            else:
+                status = Status.NO_TIMINGS
+        if self.resent and status in (Status.OK, Status.NO_TIMINGS, Status.REJECTED):
+            status = Status.REFUSED
+        outcome = Outcome(status, timings, rejected, http_status=self.http_status)
+        self.relay.chooser.finish(self.choice, outcome)
+
+    # --- the request
+
+    async def _body(self) -> bytes | AsyncIterator[bytes] | None:
+        """The body: bytes where it is to be read, a stream where not, None where there is none.
+
+        Raises _ClientGoneError when the client leaves while sending it.
+        """
+        headers = self.scope["headers"]
+        length = _value_of(headers, b"content-length")
+        if length is None and _value_of(headers, b"transfer-encoding") is None:
+            self.body_read.set()
+            return b"" if self.route else None
+        limit = self.relay.body_limit_bytes
+        wanted = self.route is not None and self.route.json_body
+        if not wanted or (length is not None and int(length) > limit):
+            return self._stream([])
+        parts: list[bytes] = []
+        size, more = 0, True
+        while more and size <= limit:
+            part, more = await self._next_part()
+            parts.append(part)
+            size += len(part)
+        if more:
+            return self._stream(parts)
+        self.body_read.set()
+        return b"".join(parts)
+
+    async def _next_part(self) -> tuple[bytes, bool]:
+        message = await self.receive()
+        if message["type"] == "http.disconnect":
+            raise _ClientGoneError
+        return message.get("body", b""), message.get("more_body", False)
+
+    async def _stream(self, parts: list[bytes]) -> AsyncIterator[bytes]:
+        for part in parts:
+            yield part
+        more = True
+        while more:
+            part, more = await self._next_part()
+            if part:
+                yield part
+        self.body_read.set()
+
+    def _headers(self, content: bytes | AsyncIterator[bytes] | None) -> list[Header]:
+        """The client's headers without what belongs to one connection, with exactly one framing of the body."""
+        given = self.scope["headers"]
+        drop = _NOT_SENT | _named_by_connection(given)
+        headers = [(name, value) for name, value in given if name.lower() not in drop]
+        length = _value_of(given, b"content-length")
+        if isinstance(content, bytes):
+            headers.append((b"content-length", str(len(content)).encode()))
+        elif content is not None and length is not None:
+            headers.append((b"content-length", length))
+        elif content is not None:
+            headers.append((b"transfer-encoding", b"chunked"))
+        return headers
+
+    def _target(self) -> bytes:
+        extension = self.scope.get("extensions", {}).get(EXTENSION)
+        if extension is not None and extension["raw_target"].startswith((b"/", b"*")):
+            target: bytes = extension["raw_target"]
+            return target
+        path: bytes = self.scope.get("raw_path") or self.scope["path"].encode()
+        query: bytes = self.scope["query_string"]
+        return path + b"?" + query if query else path
+
+    async def _ask_upstream(self, content: bytes | AsyncIterator[bytes] | None) -> Reply | None:
+        """The upstream's answer, None where we had to answer ourselves."""
+        choice = self.choice
+        try:
+            if choice is None or not choice.changed:
+                return await self._send_once(content)
+            return await self._send_changed(choice)
+        except UnreachableError as error:
+            self.status = Status.ERROR
+            self.relay.found(reachable=False, why=str(error))
+            await self._upstream_absent("llama-server is not reachable; is it running?")
+        except DiedError as error:
+            self.status = Status.CUT
+            self.relay.found(reachable=False, why=str(error))
+            await self._upstream_absent("llama-server closed the connection without an answer")
+        except _ClientGoneError:
+            self.status = Status.CLIENT_GONE
+        return None
+
+    async def _send_changed(self, choice: Choice) -> Reply:
+        """Send what we changed; where the server dislikes it, the client's own bytes, once."""
+        try:
+            reply = await self._send_once(choice.body)
+        except DiedError:
+            return await self._send_original(choice)
+        if reply.status not in REFUSALS:
+            return reply
+        await reply.aclose()
+        return await self._send_original(choice)
+
+    async def _send_original(self, choice: Choice) -> Reply:
+        self.resent = True
+        self.relay.metrics.inc("resent_total")
+        return await self._send_once(choice.original)
+
+    async def _send_once(self, content: bytes | AsyncIterator[bytes] | None) -> Reply:
+        upstream = self.choice.upstream if self.choice is not None else self.relay.upstream
+        reply = await upstream.send(self.scope["method"], self._target(), self._headers(content), content)
+        self.http_status = reply.status
+        return reply
+
+    # --- the answer
+
+    async def _relay(self, reply: Reply) -> None:
+        self.relay.found(reachable=True)
+        if not 200 <= reply.status <= 599:
+            self.status = Status.ERROR
+            await self.answer_ourselves(502, f"llama-server answered with the unknown status {reply.status}")
+            return
+        kind = (_value_of(reply.headers, b"content-type") or b"").lower()
+        stream = kind.startswith(b"text/event-stream")
+        plain = _value_of(reply.headers, b"content-encoding") in (None, b"identity")
+        headers = self._answer_headers(reply, stream=stream)
+        if self.choice is not None and plain and reply.status < 400 and (stream or b"json" in kind):
+            self.tap = Tap(stream=stream)
+        try:
+            if self.tap is not None and self.relay.annotate:
+                await self._pass_annotated(reply, headers, stream=stream)
+            else:
+                await self._start(reply.status, headers)
+                async for chunk in reply.aiter_raw():
+                    await self._pass(chunk)
+        except DiedError:
+            self.status = Status.CUT
+            return
+        self._judge(reply)
+        await self._end()
+
+    def _judge(self, reply: Reply) -> None:
+        if self.tap is not None:
+            self.tap.end()
+        failed = reply.status >= 400 or (self.tap is not None and self.tap.error)
+        self.status = Status.ERROR if failed else Status.OK
+
+    async def _pass(self, chunk: bytes) -> None:
+        """The client first, then the tap."""
+        await self.send({"type": "http.response.body", "body": chunk, "more_body": True})
+        if self.tap is not None:
+            self.tap.feed(chunk)
+
+    async def _start(self, status: int, headers: list[Header]) -> None:
+        self.started = True
+        await self.send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def _end(self, body: bytes = b"") -> None:
+        self.ended = True
+        await self.send({"type": "http.response.body", "body": body, "more_body": False})
+
+    async def _pass_annotated(self, reply: Reply, headers: list[Header], *, stream: bool) -> None:
+        note = self._note()
+        if stream:
+            await self._start(reply.status, headers)
+            annotator = Annotator(note)
+            async for chunk in reply.aiter_raw():
+                if self.tap is not None:
+                    self.tap.feed(chunk)
+                if changed := annotator.feed(chunk):
+                    await self.send({"type": "http.response.body", "body": changed, "more_body": True})
+            if rest := annotator.end():
+                await self.send({"type": "http.response.body", "body": rest, "more_body": True})
+            return
+        held: list[bytes] = []
+        size = 0
+        chunks = reply.aiter_raw()
+        async for chunk in chunks:
+            held.append(chunk)
+            size += len(chunk)
+            if size > ANNOTATE_LIMIT_BYTES:
+                break
+        body = b"".join(held)
+        if size <= ANNOTATE_LIMIT_BYTES:
+            changed = annotated_document(body, note)
+            headers = _with_length(headers, len(body), len(changed))
+            body = changed
+        await self._start(reply.status, headers)
+        await self._pass(body)
+        async for chunk in chunks:
+            await self._pass(chunk)
+
+    def _answer_headers(self, reply: Reply, *, stream: bool) -> list[Header]:
+        drop = _HOP_BY_HOP | _named_by_connection(reply.headers)
+        names = {name.lower() for name, _ in reply.headers}
+        if b"transfer-encoding" in names or reply.status in (204, 304):
+            drop = drop | {b"content-length"}
+        headers = [
+            (name, value)
+            for name, value in reply.headers
+            if name.lower() not in drop and not _CONTROL.search(value)
+        ]
+        if stream and b"x-accel-buffering" not in names:
+            headers.append((b"x-accel-buffering", b"no"))
+        return headers + self._decision_headers()
+
+    def _decision_headers(self) -> list[Header]:
+        if self.choice is None:
+            return []
+        return [
+            (f"x-dd-{name.replace('_', '-')}".encode(), _shown(value)) for name, value in self._note().items()
+        ]
+
+    def _note(self) -> dict[str, object]:
+        """The decision in the words of the `X-DD-*` headers and of `dynamic_draft`."""
+        choice = self.choice
+        assert choice is not None
+        applied = choice.applied and not self.resent
+        decide_us = 0.0 if choice.ticket is None else float(choice.ticket.decide_us)
+        return {
+            "applied": applied,
+            "reason": choice.reason,
+            "prompt_tokens": None if choice.context is None else choice.context.prompt_tokens,
+            "setting": "server" if self.resent else str(choice.arm),
+            "decision_us": round(decide_us, 1),
+        }
+
+    # --- when something is wrong
+
+    async def answer_ourselves(self, status: int, message: str, headers: tuple[Header, ...] = ()) -> None:
+        body = error_body(self.scope["path"], status, message)
+        basic = [
+            (b"content-type", b"application/json; charset=utf-8"),
+            (b"content-length", str(len(body)).encode()),
+        ]
+        # The request may not have been read to its end, so the connection cannot be used again.
+        await self._start(status, [*basic, (b"connection", b"close"), *headers, *self._decision_headers()])
+        await self._end(b"" if self.scope["method"] == "HEAD" else body)
+
+    async def _upstream_absent(self, message: str) -> None:
+        self.relay.metrics.inc("upstream_unreachable_total")
+        await self.answer_ourselves(502, message, ((b"retry-after", str(RETRY_AFTER_S).encode()),))
+
+    async def _break_off(self) -> None:
+        """The answer cannot be completed: make that visible, quietly."""
+        if self.status is not Status.CLIENT_GONE and not self.started:
+            await self.answer_ourselves(502, "the proxy failed to relay this request")
+            return
+        extension = self.scope.get("extensions", {}).get(EXTENSION)
+        if extension is not None:
+            extension["abort"]()
+
+
+def _value_of(headers: list[Header], wanted: bytes) -> bytes | None:
+    for name, value in headers:
+        if name.lower() == wanted:
+            return value
+    return None
+
+
+def _tokens(headers: list[Header], wanted: bytes) -> set[bytes]:
+    values = [value for name, value in headers if name.lower() == wanted]
+    return {token.strip().lower() for value in values for token in value.split(b",")}
+
+
+def _named_by_connection(headers: list[Header]) -> frozenset[bytes]:
+    return frozenset(_tokens(headers, b"connection"))
+
+
+def _wants_websocket(headers: list[Header]) -> bool:
+    return b"websocket" in _tokens(headers, b"upgrade") and b"upgrade" in _tokens(headers, b"connection")
+
+
+def _with_length(headers: list[Header], before: int, after: int) -> list[Header]:
+    old, new = str(before).encode(), str(after).encode()
+    return [
+        (name, new if name.lower() == b"content-length" and value == old else value)
+        for name, value in headers
+    ]
+
+
+def _shown(value: object) -> bytes:
+    if isinstance(value, bool):
+        return b"true" if value else b"false"
+    return b"unknown" if value is None else str(value).encode()
