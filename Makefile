@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 SOURCE := pyproject.toml
 
-.PHONY: run test check test-real real-servers bench sim-bench guarantee real-bench calibration-bench docs clean
+.PHONY: run test check test-real real-servers docs clean
 
 $(VENV)/.installed: $(SOURCE)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -40,6 +40,10 @@ real-servers: $(VENV)/.installed-dev
 
 test-real: real-servers
 	$(BIN)/python -m pytest tests/real
+
+# Rewrite the tables in the docs from the tables in the code.
+docs: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.docs_tables
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import NamedTuple
 
 import typer
 
@@ -14,7 +15,7 @@ COMMANDS = (serve,)
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 for command in COMMANDS:
-    app.command(command.__name__)(command)
+    app.command(command.__name__.rstrip("_"))(command)
 
 
 def _print_version(wanted: bool) -> None:
@@ -30,6 +31,18 @@ def _main(
     ),
 ) -> None:
     """Pick llama-server's draft settings per request, and never fall below a fixed baseline."""
+
+
+class ListedCommand(NamedTuple):
+    """A command as the docs list it."""
+
+    name: str
+    help: str
+
+
+def listed_commands() -> list[ListedCommand]:
+    """Every command that a user sees, with its help text."""
+    return [ListedCommand(command.__name__.rstrip("_"), command.__doc__ or "") for command in COMMANDS]
 
 
 def main() -> None:
