@@ -22,6 +22,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,6 +71,7 @@ class World:
     limit          n_max above which it refuses a request, None where it does not
     draft_step     cost of one drafting step that p_min or n_min throws away, as a share of T(0)
     rejection      cost of a cycle in which something was rejected, as a share of T(0)
+    rewind         cost per drafted token of such a cycle on top (a model that cannot roll back computes it again)
     context_slope  extra cost per drafted token at 65,536 tokens of context, as a share of T(0) (linear in context)
     context_skill  (context tokens, logits added to acceptance), interpolated
     skill          logits added to acceptance everywhere; a broken drafter is -20
@@ -92,6 +94,7 @@ class World:
     limit: int | None = None
     draft_step: float = 0.03
     rejection: float = 0.0
+    rewind: float = 0.0
     context_slope: float = 0.0
     context_skill: Points = ((0.0, 0.0),)
     skill: float = 0.0
@@ -180,7 +183,8 @@ class Cycles:
     """The distribution of one cycle under one setting, and its means.
 
     Arrays are over the cycle's possible outcomes (state,): cumulative probability, tokens emitted, tokens drafted,
-    cost beyond T(0) as a share of T(0), and whether something was rejected. `cycles_for[g]` is the mean number of
+    cost beyond T(0) as a share of T(0), and whether something was rejected (`lost`: the drafted tokens of such a
+    cycle). `cycles_for[g]` is the mean number of
     cycles that emit at least g tokens; `beyond` is its offset for longer answers.
     """
 
@@ -189,10 +193,12 @@ class Cycles:
     drafted: NDArray[np.int64]
     cost: NDArray[np.float64]
     rejected: NDArray[np.int64]
+    lost: NDArray[np.int64]
     mean_emitted: float
     mean_drafted: float
     mean_cost: float
     mean_rejected: float
+    mean_lost: float
     sd_emitted: float
     cycles_for: tuple[float, ...]
     beyond: float
@@ -265,6 +271,7 @@ def _cycles(
     cost: NDArray[np.float64],
     rejected: NDArray[np.int64],
 ) -> Cycles:
+    lost = drafted * rejected
     mean = float(weight @ emitted)
     square = float(weight @ emitted**2)
     by_size = np.bincount(emitted, weights=weight)[1:]  # (largest,): probability of emitting 1, 2, ...
@@ -280,10 +287,12 @@ def _cycles(
         drafted.astype(np.int64),
         cost,
         rejected,
+        lost,
         mean_emitted=mean,
         mean_drafted=float(weight @ drafted),
         mean_cost=float(weight @ cost),
         mean_rejected=float(weight @ rejected),
+        mean_lost=float(weight @ lost),
         sd_emitted=math.sqrt(max(0.0, square - mean * mean)),
         cycles_for=tuple(cycles_for.tolist()),
         beyond=(square / mean - 1.0) / 2.0,
@@ -302,6 +311,16 @@ def interpolated(points: Points, x: float) -> float:
 
 def _by_load(factors: tuple[float, ...], in_flight: int) -> float:
     return factors[min(max(in_flight, 1), len(factors)) - 1]
+
+
+class Prices(NamedTuple):
+    """ms of a bare cycle; on top per unit of drafting cost, drafted token, rejection and token lost to one."""
+
+    cycle: float
+    unit: float
+    token: float
+    rejection: float
+    rewind: float
 
 
 @dataclass(slots=True)
@@ -328,8 +347,8 @@ class Machine:
             self._tables[key] = table
         return table
 
-    def prices(self, request: SimRequest, wear: Wear, cycles: Cycles) -> tuple[float, float, float, float]:
-        """ms of a cycle, and ms per unit of drafting cost, per drafted token and per rejection on top of it."""
+    def prices(self, request: SimRequest, wear: Wear, cycles: Cycles) -> Prices:
+        """What this request's cycles cost now."""
         world, tokens = self.world, request.context.prompt_tokens or 0
         base = interpolated(world.base_ms, tokens) * _by_load(world.load_ms, request.context.in_flight)
         base *= request.common * (1.0 + world.spite * wear.moved)
@@ -338,13 +357,15 @@ class Machine:
         drafting = base * _by_load(world.load_slope, request.context.in_flight)
         if world.heat_gain:
             drafting *= 1.0 + world.heat_gain * wear.heat
-        return base, drafting, base * world.context_slope * tokens / 65536.0, base * world.rejection
+        token = base * world.context_slope * tokens / 65536.0
+        return Prices(base, drafting, token, base * world.rejection, base * world.rewind)
 
     def expected_ms(self, request: SimRequest, arm: Setting, wear: Wear = FRESH) -> float:
         """Mean decode time of the request under `arm`, in ms: the model's own, without noise or outliers."""
         cycles = self.cycles(request, arm)
-        cycle, unit, token, reject = self.prices(request, wear, cycles)
-        each = cycle + unit * cycles.mean_cost + token * cycles.mean_drafted + reject * cycles.mean_rejected
+        price = self.prices(request, wear, cycles)
+        each = price.cycle + price.unit * cycles.mean_cost + price.token * cycles.mean_drafted
+        each += price.rejection * cycles.mean_rejected + price.rewind * cycles.mean_lost
         return cycles.mean_cycles(max(0, request.answer_tokens - 1)) * each
 
     def generate(
@@ -352,15 +373,16 @@ class Machine:
     ) -> Timings:
         """One answer's timings. Mean decode time is `expected_ms`, but for outliers."""
         cycles, tokens = self.cycles(request, arm), max(0, request.answer_tokens - 1)
-        cycle, unit, token, reject = self.prices(request, wear, cycles)
+        price = self.prices(request, wear, cycles)
         if cycles.mean_drafted == 0.0:
-            count, drafted, ms = tokens, 0, tokens * (cycle + unit * cycles.mean_cost)
+            count, drafted, ms = tokens, 0, tokens * (price.cycle + price.unit * cycles.mean_cost)
         else:
             states = _draw_cycles(cycles, tokens, rng)
             count, drafted = len(states), int(cycles.drafted[states].sum())
-            ms = count * cycle + unit * float(cycles.cost[states].sum()) + token * drafted
-            if reject:
-                ms += reject * int(cycles.rejected[states].sum())
+            ms = count * price.cycle + price.unit * float(cycles.cost[states].sum()) + price.token * drafted
+            if price.rejection or price.rewind:
+                ms += price.rejection * int(cycles.rejected[states].sum())
+                ms += price.rewind * int(cycles.lost[states].sum())
         ms *= self._noise(count, rng)
         prompt_n = max(1, (request.context.prompt_tokens or 0) - request.cached_tokens)
         cache_n = max(0, (request.context.prompt_tokens or 0) - prompt_n)

@@ -60,7 +60,7 @@ def test_the_first_token_is_free_and_cycles_follow_from_the_timings() -> None:
 @pytest.mark.parametrize("arm", ["n0", "n1", "n4", "n8,p0.6", "n8,p0.6,m4", "n16"])
 def test_drawn_times_have_the_expected_mean(arm: str, tokens: int) -> None:
     setting = parse_setting(arm)
-    world = World(PLAIN.base_ms, PLAIN.shape, rejection=0.2, context_slope=0.3, outliers=0.0)
+    world = World(PLAIN.base_ms, PLAIN.shape, rejection=0.2, rewind=0.1, context_slope=0.3, outliers=0.0)
     content = Content(0.95, 0.4, 0.3)
     asked = SimRequest(1, Context(9000), content, tokens)
     box = Machine(world)
@@ -162,6 +162,13 @@ def test_a_broken_drafter_makes_drafting_slower_than_none() -> None:
 def test_interpolation_is_linear_inside_and_flat_outside() -> None:
     points = ((100.0, 1.0), (200.0, 3.0))
     assert [interpolated(points, x) for x in (0, 100, 150, 200, 999)] == [1.0, 1.0, 2.0, 3.0, 3.0]
+
+
+def test_a_rejection_costs_its_price_and_its_rewind() -> None:
+    world = World(PLAIN.base_ms, PLAIN.shape, rejection=0.5, rewind=0.1)
+    plain, cycles = expected_ms(PLAIN, request(), Setting(4, 0.0)), table(Setting(4, 0.0))
+    extra = cycles.mean_cycles(199) * 20 * (1 - 0.9**4) * (0.5 + 0.4)
+    assert expected_ms(world, request(), Setting(4, 0.0)) == pytest.approx(plain + extra)
 
 
 def test_a_cliff_jumps_and_a_valley_ends() -> None:
