@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[1] / "adaptive_dd"
 # Top row = ground floor. A name ending in "/" stands for every module in that folder.
 ROWS: tuple[tuple[str, ...], ...] = (
     ("__init__", "core/__init__", "errors", "core/domain", "core/rng"),
-    ("core/events", "core/sim", "core/splice"),
+    ("core/events", "core/sim", "core/splice", "core/prompt"),
     (
         "core/wire",
         "core/context",
@@ -23,7 +23,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "core/overheard",
         "core/traffic",
     ),
-    ("core/tap", "core/annotate", "core/estimator", "core/rivals", "core/measure", "core/scenarios"),
+    ("core/tap", "core/annotate", "core/verdict", "core/estimator", "core/rivals", "core/measure", "core/scenarios"),
     ("core/policy", "core/guard", "core/cost"),
     ("core/controller",),
     ("core/codec", "core/replay", "core/explain", "core/arena"),
@@ -38,7 +38,9 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "data/",
         "presets",
     ),
+    ("resume",),
     ("store", "upstream", "simserver", "httpd"),
+    ("journal",),
     ("engine", "counting", "probe"),
     ("actuator",),
     ("chooser", "watch"),

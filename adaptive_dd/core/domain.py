@@ -134,6 +134,7 @@ class Context:
 
 
 TOKEN_SOURCES: Mapping[str, str] = {
+    "sent": "the client sent the prompt as tokens",
     "counted": "the server's own counting routes, asked for this request",
     "ledger": "an earlier turn of the same conversation, plus what was added since",
     "bounded": "bytes bound the tokens from both sides within one bucket: a midpoint",

@@ -1,0 +1,311 @@
+"""The relay's view of deciding: a request in, the bytes to send out, and a word with the engine before and after.
+
+    choose   route + headers + body -> Context -> engine.begin -> splice -> Choice
+    finish   Choice + Outcome -> engine.finish, and the exact prompt length into the ledger
+
+Everything that can wait is awaited before `begin`; between `begin` and the returned Choice nothing is, so a request
+that is cancelled has either no decision or one that the relay will finish. Whatever fails here costs the client
+nothing: the request goes out as it came, and the failure is counted and said once per kind.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from adaptive_dd.core.context import (
+    HINT_HEADER,
+    Features,
+    SamplingDefaults,
+    bounded_hint,
+    clean_hint,
+    features_of,
+    header,
+)
+from adaptive_dd.core.controller import State, cap_of, decide
+from adaptive_dd.core.domain import SERVER, Context, Deployment, Kind, Mode, Outcome, Setting
+from adaptive_dd.core.frontier import bucket_of
+from adaptive_dd.core.ledger import Ledger, Prediction, Remembered, family_of, learned, predict
+from adaptive_dd.core.prompt import Prompt
+from adaptive_dd.core.rng import rng_for
+from adaptive_dd.core.wire import Route, Scan, client_override, scan, setting_fields, splice
+from adaptive_dd.counting import Asking, Counter, api_prefix
+from adaptive_dd.engine import Ticket
+from adaptive_dd.metrics import Metrics
+from adaptive_dd.upstream import Upstream
+
+log = logging.getLogger("adaptive_dd.chooser")
+
+Header = tuple[bytes, bytes]
+
+
+class Deciding(Protocol):
+    """The part of `Engine` that choosing needs."""
+
+    @property
+    def state(self) -> State:
+        """Everything learned about the deployment in use."""
+
+    @property
+    def in_flight(self) -> int:
+        """Requests generating at this moment."""
+
+    def begin(self, context: Context) -> Ticket:
+        """Decide for one request."""
+
+    def finish(self, number: int, outcome: Outcome) -> None:
+        """Record how a request ended."""
+
+    def abandon(self, number: int, why: str) -> None:
+        """Record that a request ended without an outcome."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What must be remembered of a prompt until its exact length is known; `ledger` is the era it belongs to."""
+
+    remembered: Remembered
+    era: int
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What to send, where, and why.
+
+    body       the bytes to send; `original` are the client's, to be sent again when the server refuses our fields
+    changed    whether both differ
+    ticket     the decision's number and record, None where deciding failed
+    arm        the setting that acts as far as we know; SERVER for "as launched"
+    reason     a key of REASONS
+    applied    whether `arm` stands in the body, by us or by the client itself
+    """
+
+    body: bytes
+    original: bytes
+    upstream: Upstream
+    changed: bool = False
+    ticket: Ticket | None = None
+    context: Context | None = None
+    arm: Setting = SERVER
+    reason: str = "failed"
+    applied: bool = False
+    note: Note | None = None
+
+
+def edges_that_matter(state: State, context: Context) -> tuple[int, ...] | None:
+    """The prompt lengths at which the decision may change; None where the length does not matter at all.
+
+    Found by asking `decide` itself: without a length it says `no-count` only where it would have chosen by it.
+    While learning, every edge of a bucket counts, because evidence is kept by bucket.
+    """
+    blind, rng = replace(context, prompt_tokens=None), rng_for(0, 0)
+    if decide(state, blind, rng).reason != "no-count":
+        return None
+    if state.settings.mode is Mode.ADAPTIVE and not state.frozen:
+        return state.edges
+    arms = [decide(state, replace(context, prompt_tokens=at), rng).arm for at in (0, *state.edges)]
+    steps = zip(state.edges, arms[:-1], arms[1:], strict=True)
+    return tuple(edge for edge, below, above in steps if below != above)
+
+
+def may_change(edges: tuple[int, ...], prediction: Prediction) -> bool:
+    """Whether the bounds of a prompt's length lie in more than one bucket."""
+    if math.isinf(prediction.high):
+        return bool(edges) and prediction.low < edges[-1]
+    return bucket_of(edges, math.ceil(prediction.low)) != bucket_of(edges, math.floor(prediction.high))
+
+
+class Chooser:
+    """Chooses for every generating request. salt: makes conversation hashes this installation's own."""
+
+    def __init__(
+        self,
+        engine: Deciding,
+        upstream: Upstream,
+        *,
+        metrics: Metrics | None = None,
+        counter: Counter | None = None,
+        salt: bytes = b"",
+    ) -> None:
+        self._engine = engine
+        self._upstream = upstream
+        self._metrics = metrics or Metrics()
+        self._counter = counter or Counter(self._metrics)
+        self._salt = salt
+        self._hints: set[str] = set()
+        self._said: set[str] = set()
+        self._deployment: Deployment | None = None
+        self._era = 0
+        self.ledger = Ledger()
+        self.sampling_defaults = SamplingDefaults()
+
+    # --- before sending ------------------------------------------------------------------------------------
+
+    async def choose(
+        self, route: Route, headers: Iterable[Header], body: bytes | None, *, path: str = ""
+    ) -> Choice:
+        """Decide what to send for one generating request.
+
+        body: None where it is over the size limit and was not read. path: the request's, for the api prefix.
+        Raises nothing but what cancels it.
+        """
+        headers, original = list(headers), body or b""
+        try:
+            self._follow_deployment()
+            scanned = scan(original) if self._reads(route, body) else Scan()
+            context, features = self._context(route, headers, body, scanned)
+            asking = Asking(scanned.document, original, headers, api_prefix(path))
+            context, note = await self._with_length(context, features.prompt, asking)
+        except Exception as error:
+            self._failed("choose", error)
+            scanned, note = Scan(), None
+            context = Context(None, untouchable="failed", kind=Kind(endpoint=route.endpoint))
+        return self._decided(context, scanned, original, note)
+
+    def _reads(self, route: Route, body: bytes | None) -> bool:
+        return bool(body) and route.json_body and self._engine.state.settings.mode is not Mode.OFF
+
+    def _follow_deployment(self) -> None:
+        """Another model or build tokenizes in its own way: what was known of lengths is void."""
+        deployment = self._engine.state.deployment
+        if deployment != self._deployment:
+            self._deployment = deployment
+            self._era += 1
+            self.ledger = Ledger()
+            self._counter.forget()
+
+    def _context(
+        self, route: Route, headers: list[Header], body: bytes | None, scanned: Scan
+    ) -> tuple[Context, Features]:
+        features = features_of(
+            route.endpoint,
+            scanned.document,
+            hint=self._hint(headers),
+            defaults=self.sampling_defaults,
+            salt=self._salt,
+        )
+        context = Context(
+            None,
+            kind=features.kind,
+            conversation=features.conversation,
+            max_tokens=features.max_tokens,
+            override=client_override(scanned),
+            untouchable=_untouchable(route, headers, body, scanned, features),
+        )
+        return context, features
+
+    def _hint(self, headers: list[Header]) -> str:
+        hint = bounded_hint(clean_hint(header(headers, HINT_HEADER)), self._hints)
+        if hint:
+            self._hints.add(hint)
+        return hint
+
+    async def _with_length(
+        self, context: Context, prompt: Prompt, asking: Asking
+    ) -> tuple[Context, Note | None]:
+        """The context with the prompt's length, which is asked for only where the decision needs it."""
+        if prompt.form == "none" or prompt.multimodal:
+            return context, None
+        prediction = predict(
+            self.ledger,
+            prompt,
+            conversation=context.conversation,
+            family=family_of(prompt, context.kind.constraint),
+        )
+        note = Note(prediction.remembered, self._era)
+        edges = edges_that_matter(self._engine.state, context)
+        if edges is None or not may_change(edges, prediction):
+            if edges is None and not prediction.known:
+                return context, note
+            source = "sent" if prompt.tokens is not None else "ledger" if prediction.known else "bounded"
+            return _measured(context, int(prediction.tokens), source), note
+        counted = await self._counter.count(self._upstream, context.kind.endpoint, asking)
+        if counted is None:
+            return context, note
+        self._learn(note, counted, None)
+        return _measured(context, counted, "counted"), note
+
+    def _decided(self, context: Context, scanned: Scan, original: bytes, note: Note | None) -> Choice:
+        """Decide and splice; nothing is awaited from here on."""
+        ticket = None
+        try:
+            context = replace(context, in_flight=self._engine.in_flight + 1)
+            ticket = self._engine.begin(context)
+            state, arm, reason = self._engine.state, ticket.decision.arm, ticket.decision.reason
+            body, overridden = original, reason == "request-override"
+            if not overridden and not context.untouchable:
+                arm = arm.clamped(cap_of(state))
+                body = _with_setting(original, scanned, arm, force=state.settings.force)
+            applied = overridden or (body != original or (arm != SERVER and arm == context.override))
+            self._metrics.inc("decisions_total", reason=reason)
+            self._metrics.inc("prompt_lengths_total", source=context.tokens_source)
+            return Choice(
+                body,
+                original,
+                self._upstream,
+                changed=body is not original and body != original,
+                ticket=ticket,
+                context=context,
+                arm=arm,
+                reason=reason,
+                applied=applied,
+                note=note,
+            )
+        except Exception as error:
+            self._failed("decide", error)
+            if ticket is not None:
+                self._engine.abandon(ticket.number, "not-sent")
+            return Choice(original, original, self._upstream, context=context)
+
+    # --- after the answer ----------------------------------------------------------------------------------
+
+    def finish(self, choice: Choice, outcome: Outcome) -> None:
+        """Tell engine and ledger how it ended. Never raises."""
+        try:
+            if choice.ticket is not None:
+                self._engine.finish(choice.ticket.number, outcome)
+            if choice.note is not None and outcome.timings is not None:
+                self._learn(choice.note, outcome.timings.prompt_tokens, outcome.timings.predicted_n)
+        except Exception as error:
+            self._failed("finish", error)
+
+    def _learn(self, note: Note, prompt_tokens: int, answer_tokens: int | None) -> None:
+        if note.era == self._era and prompt_tokens > 0:
+            self.ledger = learned(
+                self.ledger, note.remembered, prompt_tokens=prompt_tokens, answer_tokens=answer_tokens
+            )
+
+    def _failed(self, where: str, error: Exception) -> None:
+        self._metrics.inc("own_failures_total", where=where)
+        kind = f"{where}: {type(error).__name__}"
+        if kind not in self._said:
+            self._said.add(kind)
+            log.exception("%s failed; the request is served as it came (said once, then only counted)", where)
+
+
+def _measured(context: Context, prompt_tokens: int, source: str) -> Context:
+    return replace(context, prompt_tokens=prompt_tokens, tokens_source=source)
+
+
+def _untouchable(
+    route: Route, headers: list[Header], body: bytes | None, scanned: Scan, features: Features
+) -> str:
+    if not route.takes_fields:
+        return "route-drops-fields"
+    if body is None:
+        return "too-large"
+    if header(headers, b"content-encoding").strip().lower() not in ("", "identity"):
+        return "encoded"
+    return scanned.untouchable or ("multimodal" if features.prompt.multimodal else "")
+
+
+def _with_setting(body: bytes, scanned: Scan, arm: Setting, *, force: bool) -> bytes:
+    """The body with the arm's fields. With force, what the client set beyond them goes back to the launch value."""
+    fields: dict[str, int | float | str | None] = {**setting_fields(arm)}
+    if force:
+        theirs = {member.key for member in scanned.members if member.key.startswith("speculative.")}
+        fields = {**dict.fromkeys(theirs), **fields}  # null is read as "not given"
+    return splice(body, fields, force=force, scanned=scanned) if fields else body

@@ -1,0 +1,320 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from adaptive_dd.chooser import Choice, Chooser
+from adaptive_dd.core.domain import (
+    SERVER,
+    Deployment,
+    Frontier,
+    FrontierRow,
+    Listens,
+    Mode,
+    Outcome,
+    PolicySettings,
+    ServerFacts,
+    Setting,
+    Status,
+    parse_setting,
+)
+from adaptive_dd.core.wire import parse_timings, route_of
+from adaptive_dd.engine import Engine, MemoryJournal
+from adaptive_dd.metrics import Metrics
+from adaptive_dd.upstream import Upstream
+from tests.counting_server import CountingServer
+
+N4, N2, N8 = parse_setting("n4,p0.25"), parse_setting("n2,p0.0"), parse_setting("n8,p0.0")
+CHAT = "/v1/chat/completions"
+
+
+def frontier(*winners: tuple[int, str], baseline: str = "server") -> Frontier:
+    """At each context the named setting is faster than the baseline."""
+    rows = []
+    for context, setting in winners:
+        rows.append(FrontierRow(context, parse_setting(setting), 150.0))
+        rows.append(FrontierRow(context, parse_setting(baseline), 100.0))
+    return Frontier(tuple(rows), parse_setting(baseline))
+
+
+STEPS = frontier((1000, "n4,p0.25"), (4000, "n8,p0.0"), (16000, "n2,p0.0"), (64000, "n4,p0.25"))
+
+
+def settings(mode: Mode = Mode.STATIC, **others: Any) -> PolicySettings:
+    return PolicySettings(mode=mode, **others)
+
+
+class Bench:
+    """A chooser over a real engine, before a server on a real socket."""
+
+    def __init__(self, server: CountingServer, chosen: PolicySettings, measured: Frontier) -> None:
+        self.server = server
+        self.metrics = Metrics()
+        self.journal = MemoryJournal()
+        self.engine = Engine(self.journal, Deployment(server.url), settings=chosen, frontier=measured)
+        self.upstream = Upstream(server.url)
+        self.chooser = Chooser(self.engine, self.upstream, metrics=self.metrics)
+
+    async def choose(
+        self, request: object, *, path: str = CHAT, headers: tuple[tuple[bytes, bytes], ...] = ()
+    ) -> Choice:
+        route = route_of("POST", path)
+        assert route is not None
+        body = request if isinstance(request, bytes) else json.dumps(request).encode()
+        return await self.chooser.choose(route, headers, body, path=path)
+
+    async def exchange(self, request: dict[str, Any], *, path: str = CHAT) -> tuple[Choice, str]:
+        """Choose, send, finish; returns the choice and what the server said."""
+        choice = await self.choose(request, path=path)
+        status, answer = await self.upstream.ask("POST", path, choice.body)
+        assert status == 200
+        assert isinstance(answer, dict)
+        timings = parse_timings(answer["timings"])
+        assert not isinstance(timings, str)
+        self.chooser.finish(choice, Outcome(Status.OK, timings))
+        return choice, answer["choices"][0]["message"]["content"]
+
+
+def bench(
+    test: Callable[[Bench], Awaitable[None]],
+    server: CountingServer | None = None,
+    *,
+    chosen: PolicySettings | None = None,
+    measured: Frontier = STEPS,
+) -> None:
+    """Run a test with everything around it."""
+
+    async def run() -> None:
+        async with (server or CountingServer()).serving() as serving:
+            around = Bench(serving, chosen or settings(), measured)
+            try:
+                await test(around)
+            finally:
+                await around.upstream.aclose()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def prose(rng: random.Random, words: int) -> str:
+    return " ".join("".join(rng.choices("abcdefghijklm", k=rng.randint(1, 11))) for _ in range(words))
+
+
+def code(rng: random.Random, lines: int) -> str:
+    return "\n".join(
+        f"    {prose(rng, 1)}[{rng.randint(0, 9999)}] = ({prose(rng, 2)}, {rng.random():.6f});"
+        for _ in range(lines)
+    )
+
+
+def chat(*messages: str, **fields: Any) -> dict[str, Any]:
+    roles = ("user", "assistant")
+    return {"messages": [{"role": roles[i % 2], "content": m} for i, m in enumerate(messages)], **fields}
+
+
+def test_the_prompt_length_picks_the_frontiers_setting_and_the_fields_are_spliced_before_the_brace() -> None:
+    async def test(around: Bench) -> None:
+        body = b'{"messages":[{"role":"user","content":"Hi"}] , "stream":true }'
+        choice = await around.choose(body)
+        assert choice.body == body[:-1] + b',"speculative.n_max":4,"speculative.p_min":0.25}'
+        assert choice.original == body
+        assert choice.changed
+        assert choice.applied
+        assert (choice.arm, choice.reason) == (N4, "frontier")
+        assert choice.upstream is around.upstream
+        assert around.metrics.value("decisions_total", reason="frontier") == 1
+
+    bench(test)
+
+
+def test_the_servers_own_values_mean_the_identical_bytes() -> None:
+    async def test(around: Bench) -> None:
+        body = b' { "prompt" : "Hi" }\n'
+        choice = await around.choose(body, path="/completion")
+        assert choice.body is choice.original
+        assert choice.body == body
+        assert not choice.changed
+        assert not choice.applied
+        assert (choice.arm, choice.reason) == (SERVER, "baseline")
+
+    bench(test, measured=Frontier())
+
+
+def test_a_named_baseline_is_spliced_like_any_setting() -> None:
+    async def test(around: Bench) -> None:
+        choice = await around.choose({"prompt": "Hi"}, path="/completion")
+        assert json.loads(choice.body) == {"prompt": "Hi", "speculative.n_max": 2, "speculative.p_min": 0.0}
+        assert choice.reason == "baseline"
+        assert choice.applied
+
+    bench(test, chosen=settings(baseline=N2), measured=Frontier(baseline=N2))
+
+
+def test_what_the_client_set_itself_wins() -> None:
+    async def test(around: Bench) -> None:
+        body = b'{"prompt":"Hi","speculative.n_max":5}'
+        choice = await around.choose(body, path="/completion")
+        assert choice.body == body
+        assert not choice.changed
+        assert choice.applied
+        assert (choice.arm, choice.reason) == (Setting(n_max=5), "request-override")
+        assert around.server.counts == []
+
+    bench(test)
+
+
+def test_force_replaces_what_the_client_set_and_resets_what_we_leave_open() -> None:
+    async def test(around: Bench) -> None:
+        body = b'{"speculative.n_max":5,"speculative.n_min":3,"prompt":"Hi"}'
+        choice = await around.choose(body, path="/completion")
+        assert choice.body == (
+            b'{"speculative.n_max":4,"speculative.n_min":null,"prompt":"Hi","speculative.p_min":0.25}'
+        )
+        assert choice.arm == N4
+        assert choice.applied
+
+    bench(test, chosen=settings(force=True))
+
+
+def test_nothing_deeper_than_the_cap_is_sent() -> None:
+    async def test(around: Bench) -> None:
+        choice = await around.choose({"prompt": "word " * 3000}, path="/completion")
+        assert choice.arm == parse_setting("n3,p0.0")
+        assert json.loads(choice.body)["speculative.n_max"] == 3
+
+    bench(test, chosen=settings(cap=3), measured=frontier((1000, "n8,p0.0"), (4000, "n3,p0.0")))
+
+
+UNTOUCHABLE = [
+    (b'{"prompt":"Hi","speculative.n_max":5,"speculative.n_max":6}', "duplicate-key"),
+    (b'{"prompt":"Hi","speculative\\u002en_max":5}', "duplicate-key"),
+    (b'["Hi"]', "not-object"),
+    (b'{"prompt":', "not-json"),
+    (
+        b'{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]}',
+        "multimodal",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"), UNTOUCHABLE, ids=[f"{r}-{i}" for i, (_, r) in enumerate(UNTOUCHABLE)]
+)
+def test_what_cannot_be_spliced_safely_goes_out_as_it_came_with_a_reason(body: bytes, reason: str) -> None:
+    async def test(around: Bench) -> None:
+        choice = await around.choose(body)
+        assert choice.body is choice.original
+        assert choice.body == body
+        assert (choice.reason, choice.arm, choice.applied) == (reason, SERVER, False)
+        assert around.server.asked == []
+        assert len(around.engine.recent(10)) == 1
+
+    bench(test)
+
+
+def test_a_body_in_another_encoding_or_too_large_to_read_is_not_touched() -> None:
+    async def test(around: Bench) -> None:
+        route = route_of("POST", CHAT)
+        assert route is not None
+        packed = await around.chooser.choose(route, [(b"Content-Encoding", b"gzip")], b"\x1f\x8b", path=CHAT)
+        assert (packed.body, packed.reason) == (b"\x1f\x8b", "encoded")
+        large = await around.chooser.choose(route, [], None, path=CHAT)
+        assert large.reason == "too-large"
+        assert not large.changed
+
+    bench(test)
+
+
+def test_a_route_that_drops_fields_is_left_alone_and_not_counted() -> None:
+    async def test(around: Bench) -> None:
+        choice = await around.choose(chat("Hi", max_tokens=5), path="/v1/messages")
+        assert choice.reason == "route-drops-fields"
+        assert not choice.changed
+        assert around.server.asked == []
+        assert choice.context is not None
+        assert choice.context.max_tokens == 5
+
+    bench(test)
+
+
+WITHOUT_A_CHOICE = [
+    (settings(Mode.OFF), STEPS, Listens.UNKNOWN, "off"),
+    (settings(Mode.OBSERVE), STEPS, Listens.UNKNOWN, "observe"),
+    (settings(), STEPS, Listens.IGNORES, "not-honoured"),
+    (settings(), STEPS, Listens.NO_DRAFTING, "no-drafting"),
+    (settings(), Frontier(), Listens.HONOURS, "baseline"),
+    (settings(), frontier((1000, "n4,p0.25"), (9000, "n4,p0.25")), Listens.HONOURS, "frontier"),
+]
+
+
+@pytest.mark.parametrize(("chosen", "measured", "listens", "reason"), WITHOUT_A_CHOICE)
+def test_where_the_length_cannot_change_the_decision_it_is_not_asked_for(
+    chosen: PolicySettings, measured: Frontier, listens: Listens, reason: str
+) -> None:
+    async def test(around: Bench) -> None:
+        around.engine.found(ServerFacts(listens))
+        choice = await around.choose(chat("word " * 5000))
+        assert choice.reason == reason
+        assert around.server.asked == []
+
+    bench(test, chosen=chosen, measured=measured)
+
+
+def test_our_own_failure_costs_the_client_nothing_and_is_said_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(around: Bench) -> None:
+        def broken(*_: object, **__: object) -> None:
+            raise ZeroDivisionError("no such luck")
+
+        monkeypatch.setattr("adaptive_dd.chooser.features_of", broken)
+        for _ in range(3):
+            choice = await around.choose({"prompt": "secret"}, path="/completion")
+            assert choice.body is choice.original
+            assert choice.reason == "failed"
+            assert choice.ticket is not None  # on record all the same
+        monkeypatch.setattr(around.engine, "begin", broken)
+        choice = await around.choose({"prompt": "secret"}, path="/completion")
+        assert choice.reason == "failed"
+        assert choice.ticket is None
+        assert not choice.changed
+        around.chooser.finish(choice, Outcome(Status.OK))
+        assert around.metrics.value("own_failures_total", where="choose") == 4
+        assert around.metrics.value("own_failures_total", where="decide") == 1
+        assert len(caplog.records) == 2
+        assert "secret" not in caplog.text
+
+    bench(test)
+
+
+def test_a_failure_after_the_decision_leaves_no_decision_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(around: Bench) -> None:
+        def broken(*_: object, **__: object) -> None:
+            raise ZeroDivisionError
+
+        monkeypatch.setattr("adaptive_dd.chooser.splice", broken)
+        choice = await around.choose({"prompt": "Hi"}, path="/completion")
+        assert choice.reason == "failed"
+        assert not choice.changed
+        assert around.engine.in_flight == 0
+        assert not around.engine.state.open
+
+    bench(test)
+
+
+def test_finishing_records_the_outcome_and_frees_the_place() -> None:
+    async def test(around: Bench) -> None:
+        choice = await around.choose({"prompt": "Hi"}, path="/completion")
+        assert around.engine.in_flight == 1
+        second = await around.choose({"prompt": "Hi"}, path="/completion")
+        assert second.context is not None
+        assert second.context.in_flight == 2
+        around.chooser.finish(choice, Outcome(Status.ERROR, http_status=500))
+        around.chooser.finish(second, Outcome(Status.CLIENT_GONE))
+        assert around.engine.in_flight == 0
+
+    bench(test)
