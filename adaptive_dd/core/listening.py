@@ -32,8 +32,12 @@ NOVEL_TOKENS = 16
 LONG_TOKENS = 112
 # A stamp must at least halve the drafted tokens per cycle to count as obeyed: texts alone differ by less.
 OBEYED_SHARE = 0.5
+# The launch value's n_max, with nothing too unsure to be drafted, and with everything.
+FULL, SURE = Setting(p_min=0.0), Setting(p_min=1.0)
+# A depth this far above the launch value is a deeper draft and not an error of our estimate.
+DEEPER = 1.2
 # More probes than any path below needs; a bound, not a plan.
-MOST_PROBES = 16
+MOST_PROBES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,20 +103,25 @@ def depth(timings: Timings) -> float:
     return timings.draft_n / timings.cycles if timings.cycles else 0.0
 
 
-def launch_depth(timings: Timings) -> int:
-    """The n_max behind one answer whose drafts were all as long as they may be (p_min 0).
+def launch_depths(timings: Timings) -> frozenset[int]:
+    """The values of n_max that one answer allows whose drafts were all as long as they may be (p_min 0).
 
     b9101 counts whole drafts, except that the very last token gets none: draft_n is a multiple of the cycles or
-    of one less. Others count what is left of a draft that would run over the end of the answer: there, and where
-    p_min shortened some drafts, the mean rounded up is a lower bound.
+    of one less, and now and then of both. Others count what is left of a draft that would run over the end of the
+    answer: the mean rounded up is then a lower bound, and all there is.
     """
     cycles, drafted = timings.cycles, timings.draft_n
     if drafted == 0 or cycles == 0:
-        return 0
-    for whole in (cycles, cycles - 1):
-        if whole > 0 and drafted % whole == 0:
-            return drafted // whole
-    return math.ceil(drafted / cycles)
+        return frozenset({0})
+    whole = {drafted // count for count in (cycles, cycles - 1) if count > 0 and drafted % count == 0}
+    return frozenset(whole) or frozenset({math.ceil(drafted / cycles)})
+
+
+def launch_depth(timings: Sequence[Timings]) -> frozenset[int]:
+    """The values that all answers allow; where they allow none in common, the largest lower bound."""
+    allowed = [launch_depths(each) for each in timings]
+    common = frozenset.intersection(*allowed) if allowed else frozenset()
+    return common or frozenset({max(math.ceil(depth(each)) for each in timings)} if timings else ())
 
 
 def _found(answers: Sequence[Answer], name: str) -> Answer | None:
@@ -191,9 +200,13 @@ def _is_drafted(answers: Sequence[Answer], name: str) -> bool:
 def _finer(answers: Sequence[Answer], done: set[str], thorough: bool) -> Ask | None:
     """n_max acts: does p_min, what is the launch value, does n_min?"""
     if "full" not in done:
-        return Ask("full", Setting(p_min=0.0), NOVEL_TOKENS, "novel")
+        return Ask("full", FULL, NOVEL_TOKENS, "novel")
     if "sure" not in done:
-        return Ask("sure", Setting(p_min=1.0), NOVEL_TOKENS, "novel")
+        return Ask("sure", SURE, NOVEL_TOKENS, "novel")
+    again = f"full-{sum(name.startswith('full') for name in done) + 1}"
+    if _p_acts(answers) and len(launch_depth(_full(answers))) > 1 and again != "full-5":
+        # An odd number more, or the same coincidence comes back.
+        return Ask(again, FULL, NOVEL_TOKENS + 3, "novel")
     if thorough and _p_acts(answers) and "short" not in done:
         # Deep drafts that a middling p_min cuts short, all to be dropped unless they are whole.
         depth_asked = max(2, min(8, _cap(answers) or 2))
@@ -209,8 +222,8 @@ def _above(answers: Sequence[Answer], raise_to: Callable[[int], int | None]) -> 
         return None
     accepted, refused = _limits(answers, cap)
     if _found(answers, "above") is None:
-        # Room for one whole draft: some servers shorten a draft that would run over the end of the answer.
-        return Ask("above", Setting(higher, 0.0), higher + 8)
+        # Room for three cycles: the last may be cut short, and one alone cannot be told from the launch value.
+        return Ask("above", Setting(higher, 0.0), 2 * higher + 8)
     if refused is None or refused - accepted <= 1:
         return None
     middle = (accepted + refused) // 2
@@ -223,6 +236,11 @@ def _limits(answers: Sequence[Answer], cap: int) -> tuple[int, int | None]:
     smallest = min((n for n, answer in tried if answer.refused), default=None)
     accepted = [n for n, answer in tried if answer.status == 200] + [cap]
     return max((n for n in accepted if smallest is None or n < smallest), default=0), smallest
+
+
+def _full(answers: Sequence[Answer]) -> list[Timings]:
+    """Timings of the answers whose drafts were as long as the launch value allows."""
+    return [answer.timings for answer in answers if answer.ask.setting == FULL and answer.timings is not None]
 
 
 def _p_acts(answers: Sequence[Answer]) -> bool | None:
@@ -239,10 +257,13 @@ def _n_min_acts(answers: Sequence[Answer]) -> bool | None:
 
 def _cap(answers: Sequence[Answer]) -> int | None:
     """The launch value of n_max as seen, None where no answer shows it."""
-    full = _found(answers, "full")
-    if full is not None and full.timings is not None and _p_acts(answers) is not False:
-        return launch_depth(full.timings)
-    seen = [a.timings for a in answers if a.ask.setting == SERVER and a.timings is not None]
+    full = _full(answers)
+    if full and _p_acts(answers) is not False:
+        return max(launch_depth(full))
+    untouched = (SERVER, FULL, SURE) if full else (SERVER,)
+    seen = [a.timings for a in answers if a.ask.setting in untouched and a.timings is not None]
+    if full:
+        return max(launch_depth(seen))
     return max((math.ceil(depth(timings)) for timings in seen), default=None)
 
 
@@ -252,9 +273,9 @@ def _above_cap(answers: Sequence[Answer], cap: int | None) -> str:
         return ""
     if above.refused:
         return "refused"
-    if above.timings is None:
+    if above.timings is None or (above.ask.setting.n_max or 0) < DEEPER * DEEPER * cap:
         return ""
-    return "obeyed" if depth(above.timings) > cap else "capped"
+    return "obeyed" if depth(above.timings) > DEEPER * cap else "capped"
 
 
 def _trouble(answers: Sequence[Answer]) -> str:

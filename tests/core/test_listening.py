@@ -13,6 +13,7 @@ from adaptive_dd.core.listening import (
     Findings,
     conclude,
     launch_depth,
+    launch_depths,
     never_above,
     next_ask,
 )
@@ -53,7 +54,7 @@ def double(cap: int) -> int:
     return 2 * cap
 
 
-NONCES = range(8)
+NONCES = range(12)
 
 
 @pytest.mark.parametrize("launch_n", [1, 2, 4, 8, 16])
@@ -169,14 +170,32 @@ def test_the_type_of_drafting_is_taken_from_the_answers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("predicted", "drafted", "accepted", "depth"),
-    [(32, 160, 21, 16), (32, 20, 20, 2), (32, 32, 29, 16), (32, 82, 20, 8), (16, 0, 0, 0), (1, 0, 0, 0)],
+    ("predicted", "drafted", "accepted", "depths"),
+    [
+        (32, 160, 21, {16}),
+        (32, 20, 20, {2}),
+        (32, 32, 29, {16, 32}),
+        (32, 82, 20, {8}),
+        (16, 0, 0, {0}),
+        (1, 0, 0, {0}),
+        (16, 56, 7, {7, 8}),
+    ],
 )
-def test_the_launch_value_is_read_off_real_timings(
-    predicted: int, drafted: int, accepted: int, depth: int
+def test_the_launch_value_is_read_off_timings(
+    predicted: int, drafted: int, accepted: int, depths: set[int]
 ) -> None:
-    timings = Timings(5, 100.0, predicted, 1000.0, draft_n=drafted, draft_n_accepted=accepted)
-    assert launch_depth(timings) == depth
+    assert launch_depths(seen(predicted, drafted, accepted)) == depths
+
+
+def seen(predicted: int, drafted: int, accepted: int) -> Timings:
+    return Timings(5, 100.0, predicted, 1000.0, draft_n=drafted, draft_n_accepted=accepted)
+
+
+def test_an_ambiguous_launch_value_is_settled_by_another_answer() -> None:
+    assert launch_depth([seen(16, 56, 7), seen(16, 72, 6)]) == {8}
+    assert launch_depth([seen(16, 56, 7), seen(16, 40, 5)]) == {7}, (
+        "nothing in common: the larger lower bound"
+    )
 
 
 def test_settings_are_spelt_as_the_plan_wants_them() -> None:
