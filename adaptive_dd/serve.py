@@ -1,0 +1,213 @@
+"""`serve`, wired: every part made from the settings, run until a signal, and put away in order.
+
+Nothing here decides anything. The order matters twice: the port is bound before anything else, so that a clash is one
+line and not a half-started proxy; and at the end the relay stops first and the journal last, so that the last
+outcomes are still written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import secrets
+import socket
+import sys
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from adaptive_dd import __version__
+from adaptive_dd.admin import Panel, admin_app
+from adaptive_dd.chooser import Choice, Chooser
+from adaptive_dd.config import Config
+from adaptive_dd.core.domain import Deployment, Frontier, Mode, Outcome, ServerFacts, Status
+from adaptive_dd.core.wire import Route
+from adaptive_dd.counting import Counter
+from adaptive_dd.engine import Engine
+from adaptive_dd.errors import UsageError
+from adaptive_dd.frontier_file import load_frontier
+from adaptive_dd.httpd import bind, loop_factory, serve_on
+from adaptive_dd.journal import StoredJournal
+from adaptive_dd.metrics import Metrics
+from adaptive_dd.proxy import Relay
+from adaptive_dd.upstream import Header, Upstream
+from adaptive_dd.watch import Watch, auth
+
+log = logging.getLogger("adaptive_dd")
+
+
+@dataclass(slots=True)
+class Proxy:
+    """The parts of one proxy."""
+
+    config: Config
+    metrics: Metrics
+    journal: StoredJournal
+    engine: Engine
+    upstream: Upstream
+    watch: Watch
+    relay: Relay
+    panel: Panel
+
+
+class _Told:
+    """The chooser, with the watch told of every answer: traffic shows what the server does with the fields."""
+
+    def __init__(self, chooser: Chooser, watch: Watch) -> None:
+        self._chooser, self._watch = chooser, watch
+
+    async def choose(
+        self, route: Route, headers: list[Header], body: bytes | None, *, path: str = ""
+    ) -> Choice:
+        """As the chooser does."""
+        return await self._chooser.choose(route, headers, body, path=path)
+
+    def finish(self, choice: Choice, outcome: Outcome) -> None:
+        """As the chooser does, then tell."""
+        self._chooser.finish(choice, outcome)
+        if outcome.status is Status.REFUSED:
+            self._watch.refused(choice.arm)
+        elif outcome.status is Status.OK and outcome.timings is not None and choice.reason != "failed":
+            self._watch.heard(choice.arm, outcome.timings)
+        elif outcome.status is Status.CUT or outcome.http_status == 0:
+            self._watch.nudge()
+
+
+class _Warned:
+    """The engine, with a warning where the frontier was measured on another model or build than the one met."""
+
+    def __init__(self, engine: Engine, frontier: Frontier, notes: list[str]) -> None:
+        self._engine, self._frontier, self._notes = engine, frontier, notes
+
+    @property
+    def in_flight(self) -> int:
+        """As the engine's."""
+        return self._engine.in_flight
+
+    def deploy(self, deployment: Deployment, facts: ServerFacts | None = None) -> None:
+        """As the engine does, then compare."""
+        self._engine.deploy(deployment, facts)
+        for name in ("model", "build"):
+            measured, met = getattr(self._frontier, name), getattr(deployment, name)
+            note = (
+                f"the frontier was measured on {name} {measured!r}, this server runs {met!r}: calibrate again"
+            )
+            if measured and met and measured != met and note not in self._notes:
+                self._notes.append(note)
+                log.warning("%s", note)
+
+    def found(self, facts: ServerFacts) -> None:
+        """As the engine does."""
+        self._engine.found(facts)
+
+
+def frontier_for(config: Config) -> Frontier:
+    """The frontier that the mode plays: the policy's rows when frozen, else the measured ones."""
+    source = config.policy if config.mode is Mode.FROZEN else config.frontier
+    return load_frontier(source) if source else Frontier()
+
+
+def _salt(state_dir: Path) -> bytes:
+    """What makes conversation hashes this installation's own; kept beside the journal, else made anew."""
+    path = state_dir / "salt"
+    with contextlib.suppress(OSError):
+        if not path.exists():
+            state_dir.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(secrets.token_bytes(16))
+        return path.read_bytes()
+    return hashlib.blake2b(str(state_dir).encode()).digest()[:16]
+
+
+def assemble(config: Config) -> Proxy:
+    """Make every part. Raises UsageError and InputFileError; a journal that cannot be opened is only said."""
+    frontier, metrics = frontier_for(config), Metrics()
+    upstream = Upstream(config.upstream, on_retry=lambda: metrics.inc("upstream_retries_total"))
+    journal = StoredJournal(config.state_dir, metrics=metrics, retention_days=config.retention_days)
+    journal.start()
+    engine = Engine(
+        journal,
+        Deployment(upstream.base_url),
+        settings=config.policy_settings(),
+        frontier=frontier,
+        metrics=metrics,
+    )
+    notes: list[str] = []
+    if config.mode is Mode.STATIC and not config.frontier:
+        notes.append("mode static without --frontier: every request gets the baseline")
+    watch = Watch(
+        upstream.base_url,
+        upstream,
+        _Warned(engine, frontier, notes),
+        may_probe=config.probe and config.mode is not Mode.OFF,
+        api_key=config.api_key,
+        cap=config.cap,
+    )
+    counter = Counter(metrics, own_headers=tuple(auth(config.api_key)))
+    chooser = Chooser(engine, upstream, metrics=metrics, counter=counter, salt=_salt(config.state_dir))
+    panel = Panel(engine, metrics, lambda: watch.up, journal.health)
+    panel.notes = notes
+    relay = Relay(
+        _Told(chooser, watch),
+        upstream,
+        metrics,
+        admin_app(panel),
+        annotate=config.annotate,
+        body_limit_bytes=int(config.body_limit_mb * 1e6),
+    )
+    return Proxy(config, metrics, journal, engine, upstream, watch, relay, panel)
+
+
+@contextlib.asynccontextmanager
+async def running(proxy: Proxy) -> AsyncIterator[Proxy]:
+    """Watch the upstream while the body runs, then put everything away."""
+    watching = asyncio.create_task(proxy.watch.run())
+    try:
+        yield proxy
+    finally:
+        watching.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watching
+        await proxy.upstream.aclose()
+        proxy.journal.close()
+
+
+def _first_lines(config: Config, listening: socket.socket) -> Iterable[str]:
+    host, port = listening.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    yield f"adaptive-dd {__version__}: http://{shown}:{port} -> {config.upstream}"
+    yield f"mode {config.mode.value}, baseline {config.baseline}; look at http://{shown}:{port}/_dd/"
+
+
+def serve_forever(config: Config) -> int:
+    """Serve until a signal. The exit code."""
+    logging.basicConfig(
+        level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
+    )
+    for noisy in ("httpx2", "httpcore2", "asyncio"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    listening = bind(config.host, config.port)
+    try:
+        if _same_place(listening, config.upstream):
+            raise UsageError(
+                f"upstream: {config.upstream} is the proxy itself; expected the llama-server's address"
+            )
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            runner.run(_serve(config, listening))
+    finally:
+        listening.close()
+    return 0
+
+
+async def _serve(config: Config, listening: socket.socket) -> None:
+    async with running(assemble(config)) as proxy:
+        for line in (*_first_lines(config, listening), *proxy.panel.notes):
+            log.info("%s", line)
+        await serve_on(listening, proxy.relay)
+
+
+def _same_place(listening: socket.socket, upstream: str) -> bool:
+    parts, (host, port) = urlsplit(upstream), listening.getsockname()[:2]
+    return (parts.hostname, parts.port or 80) in ((host, port), ("localhost", port))
