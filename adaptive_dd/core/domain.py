@@ -121,6 +121,12 @@ class Context:
     max_tokens         the client's own limit on generated tokens, None where it set none
     override           draft parameters that the client set itself, None where it set none
     untouchable        reason (of REASONS) why the body must go out as it came, empty where it may be spliced
+    arms               settings that can be played at all for this request, None where any up to the cap can
+    reprocess          prompt tokens to be processed again because this arm does not hold the conversation's prompt
+                       cache, beyond what the best arm would have to; an arm that is not named: none
+    prompt_ms_per_token  what processing one prompt token costs, 0.0 where it is not known
+    turns              answers of this conversation so far
+    blind              the answer will bring no timings, so nothing can be learned from it
     """
 
     prompt_tokens: int | None
@@ -131,6 +137,11 @@ class Context:
     max_tokens: int | None = None
     override: Setting | None = None
     untouchable: str = ""
+    arms: tuple[Setting, ...] | None = None
+    reprocess: tuple[tuple[Setting, int], ...] = ()
+    prompt_ms_per_token: float = 0.0
+    turns: int = 0
+    blind: bool = False
 
 
 TOKEN_SOURCES: Mapping[str, str] = {
@@ -174,6 +185,7 @@ REASONS: Mapping[str, str] = {
     "not-honoured": "the server ignores per-request draft settings",
     "no-drafting": "the server drafts nothing at all",
     "draftless": "the server drafts from n-grams, where n_max does not act per request",
+    "other-model": "the request names another model, which the presets do not cover",
     "route-drops-fields": "this route drops unknown fields, so a setting cannot reach the server",
     # the request cannot be touched
     "no-count": "the prompt's length is not known, so no setting could be chosen",
@@ -189,6 +201,8 @@ REASONS: Mapping[str, str] = {
 # Why the relay may not splice this request; the subset that `Context.untouchable` may hold.
 UNTOUCHABLE = (
     "route-drops-fields",
+    "not-honoured",
+    "other-model",
     "not-json",
     "not-object",
     "duplicate-key",
