@@ -198,13 +198,14 @@ def run_server(app: Any, host: str, port: int, *, grace_s: int = 10) -> None:
     """Bind, serve until a signal, and return. Raises UsageError when the address cannot be had."""
     listening = bind(host, port)
     try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(serve_on(listening, app, grace_s=grace_s))
     finally:
         listening.close()
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    """uvloop where there is one."""
     try:
         import uvloop
     except ImportError:  # Windows

@@ -58,25 +58,36 @@ class Ticket(Protocol):
 class Choice(Protocol):
     """What to send for one generating request, and why."""
 
-    body: bytes
-    original: bytes
-    changed: bool
-    ticket: Any
-    context: Context | None
-    arm: Setting
-    reason: str
-    upstream: Upstream
-    applied: bool
+    @property
+    def body(self) -> bytes: ...  # noqa: D102
+    @property
+    def original(self) -> bytes: ...  # noqa: D102
+    @property
+    def changed(self) -> bool: ...  # noqa: D102
+    @property
+    def ticket(self) -> Any: ...  # noqa: D102
+    @property
+    def context(self) -> Context | None: ...  # noqa: D102
+    @property
+    def arm(self) -> Setting: ...  # noqa: D102
+    @property
+    def reason(self) -> str: ...  # noqa: D102
+    @property
+    def upstream(self) -> Upstream: ...  # noqa: D102
+    @property
+    def applied(self) -> bool: ...  # noqa: D102
 
 
 class Chooser(Protocol):
     """Who decides. `choose` may raise; `finish` never does."""
 
-    async def choose(self, route: Route, headers: list[Header], body: bytes | None) -> Choice:
+    async def choose(
+        self, route: Route, headers: list[Header], body: bytes | None, *, path: str = ""
+    ) -> Choice:
         """Decide. `body` is None where it is too large to read, or no JSON by its route."""
         ...
 
-    def finish(self, choice: Choice, outcome: Outcome) -> None:
+    def finish(self, choice: Any, outcome: Outcome) -> None:
         """Exactly once for each choice."""
         ...
 
@@ -207,7 +218,7 @@ class _Exchange:
         chooser = self.relay.chooser
         assert chooser is not None
         try:
-            self.choice = await chooser.choose(route, self.scope["headers"], body)
+            self.choice = await chooser.choose(route, self.scope["headers"], body, path=self.scope["path"])
         except Exception as error:
             self.relay.failed("choose", error)
 

@@ -1,8 +1,9 @@
-"""The upstream: one llama-server, spoken to in the client's own bytes.
+"""The only HTTP client: one llama-server, spoken to in the client's own bytes.
 
-Nothing is added to a request (no user-agent, no accept-encoding), followed (no redirect) or decoded; the request
-target goes out byte for byte. There is no read timeout, because minutes of silence before a long prompt's first byte
-are normal, and no limit on connections, because the queue is the server's.
+Built on httpx2's transport, not on its client object: nothing is added to a request (no user-agent, no
+accept-encoding, no cookie), followed (no redirect, no proxy of the environment) or decoded, and the request target
+goes out byte for byte. There is no read timeout, because minutes of silence before a long prompt's first byte are
+normal, and no limit on connections, because the queue is the server's. Why httpx2: docs/decisions.md.
 """
 
 from __future__ import annotations
@@ -10,25 +11,32 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import ssl
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from adaptive_dd.errors import UpstreamError, UsageError
-from adaptive_dd.http1 import DiedError, Header, Link, Pool, UnreachableError, head_of
+import httpx2
 
-__all__ = ["DiedError", "Header", "Reply", "UnreachableError", "Upstream"]
+from adaptive_dd.errors import UpstreamError, UsageError
+
+Header = tuple[bytes, bytes]
+Content = bytes | AsyncIterator[bytes] | None
 
 # The server closes an idle connection after 5 s [its header: Keep-Alive: timeout=5, max=100]; a request sent into
-# that moment would be lost, so ours are closed first.
+# that moment would be lost, so ours are given up first.
 KEEPALIVE_S = 4.0
 # A host that does not answer a SYN within this time is down.
 CONNECT_S = 5.0
 # Our own small calls (props, tokenize): a busy server may take a moment, a stuck one must not hold a request.
 ASK_S = 5.0
 
-Content = bytes | AsyncIterator[bytes] | None
+
+class UnreachableError(UpstreamError):
+    """No connection could be made: nothing was sent."""
+
+
+class DiedError(UpstreamError):
+    """The connection broke after the request was sent, or in the middle of the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +45,19 @@ class Reply:
 
     status: int
     headers: list[Header]
-    link: Link
+    stream: httpx2.AsyncByteStream
 
     async def aiter_raw(self) -> AsyncIterator[bytes]:
         """The body as it came, without its framing. Raises DiedError where it breaks off."""
-        while chunk := await self.link.read():
-            yield chunk
+        try:
+            async for chunk in self.stream:
+                yield chunk
+        except httpx2.TransportError as error:
+            raise DiedError(f"the answer broke off: {_said(error)}") from error
 
     async def aclose(self) -> None:
         """Give the connection back, or close it at once where the answer was not read to its end."""
-        self.link.release()
+        await self.stream.aclose()
 
 
 class Upstream:
@@ -63,18 +74,17 @@ class Upstream:
         keepalive_s: float = KEEPALIVE_S,
         on_retry: Callable[[], None] | None = None,
     ) -> None:
-        scheme, host, port, netloc, path = _split(base_url)
+        scheme, netloc, path = _split(base_url)
         self.prefix = re.sub(r"(/v1)?/*$", "", path)
         self.base_url = f"{scheme}://{netloc}{self.prefix}"
-        self.pool = Pool(
-            host,
-            port,
-            tls=ssl.create_default_context() if scheme == "https" else None,
-            connect_s=connect_s,
-            keepalive_s=keepalive_s,
-        )
-        self._host_header = (b"Host", netloc.encode())
+        self.authority = netloc.encode()
+        self._origin = httpx2.URL(f"{scheme}://{netloc}/")
+        self._timeout = {"connect": connect_s, "read": None, "write": None, "pool": None}
         self._on_retry = on_retry
+        verify = scheme == "https"  # else the certificates of the system need not be loaded
+        self._kept = _transport(verify, httpx2.Limits(keepalive_expiry=keepalive_s))
+        # What can be sent only once must not meet a kept connection that has just died.
+        self._fresh = _transport(verify, httpx2.Limits(max_keepalive_connections=0))
 
     async def send(
         self, method: str, target: bytes, headers: Iterable[Header], content: Content = None
@@ -82,33 +92,45 @@ class Upstream:
         """Send one request and wait for the head of its answer, however long that takes.
 
         `target` is sent byte for byte behind the upstream's own path prefix; `headers` must hold the right framing of
-        `content` and no `Host`. A kept connection that turns out dead without a byte of answer is replaced once; a
-        body that can be sent only once always gets a fresh connection. Raises UnreachableError, DiedError.
+        `content` and no `Host`. A kept connection that dies before the head of an answer is replaced once, by a fresh
+        one; a body that can be sent only once always gets a fresh one. Raises UnreachableError, DiedError.
         """
-        head = head_of(method, self.prefix.encode() + target, [self._host_header, *headers])
-        if content is None or isinstance(content, bytes):
-            link = self.pool.kept()
-            if link is not None:
-                try:
-                    return await self._exchange(link, head, content, method)
-                except DiedError as error:
-                    if error.any_byte:
-                        raise
-                if self._on_retry is not None:
-                    self._on_retry()
+        lines = [(b"Host", self.authority), *headers]
+        target = self.prefix.encode() + target
+        if content is not None and not isinstance(content, bytes):
+            return await self._send(self._fresh, method, target, lines, body=_Parts(content))
+        watch = _ConnectionWatch()
         try:
-            link = await self.pool.fresh()
-        except UnreachableError as error:
-            raise UnreachableError(f"{self.base_url}: {error}") from error
-        return await self._exchange(link, head, content, method)
+            return await self._send(self._kept, method, target, lines, body=_whole(content), watch=watch)
+        except DiedError:
+            if watch.connected:
+                raise
+        if self._on_retry is not None:
+            self._on_retry()
+        return await self._send(self._fresh, method, target, lines, body=_whole(content))
 
-    async def _exchange(self, link: Link, head: bytes, content: Content, method: str) -> Reply:
+    async def _send(
+        self,
+        transport: httpx2.AsyncHTTPTransport,
+        method: str,
+        target: bytes,
+        headers: list[Header],
+        *,
+        body: httpx2.AsyncByteStream,
+        watch: _ConnectionWatch | None = None,
+    ) -> Reply:
+        extensions: dict[str, object] = {"timeout": self._timeout, "target": target}
+        if watch is not None:
+            extensions["trace"] = watch
+        request = httpx2.Request(method, self._origin, headers=headers, stream=body, extensions=extensions)
         try:
-            await link.request(head, content, head_only=method == "HEAD")
-        except BaseException:  # cancelled, too: the server must see at once that nobody waits any more
-            link.transport.abort()
-            raise
-        return Reply(link.status, link.headers, link)
+            response = await transport.handle_async_request(request)
+        except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
+            raise UnreachableError(f"no connection to {self.base_url}: {_said(error)}") from error
+        except httpx2.TransportError as error:
+            raise DiedError(f"{self.base_url} gave no answer: {_said(error)}") from error
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        return Reply(response.status_code, response.headers.raw, response.stream)
 
     async def ask(
         self,
@@ -121,9 +143,9 @@ class Upstream:
     ) -> tuple[int, object]:
         """A small call of our own: the status, and the parsed JSON (None where the body is none).
 
-        Raises UpstreamError when no whole answer came within `timeout_s`.
+        A `json_body` that is bytes already is sent as it is. Raises UpstreamError when no whole answer came within `timeout_s`.
         """
-        content = None if json_body is None else json.dumps(json_body).encode()
+        content = json_body if isinstance(json_body, bytes | None) else json.dumps(json_body).encode()
         own: list[Header] = []
         if content is not None:
             own = [(b"Content-Type", b"application/json"), (b"Content-Length", b"%d" % len(content))]
@@ -143,19 +165,53 @@ class Upstream:
 
     async def aclose(self) -> None:
         """Close every connection."""
-        self.pool.close()
+        await self._kept.aclose()
+        await self._fresh.aclose()
 
 
-def _split(base_url: str) -> tuple[str, str, int, str, str]:
-    """Scheme, host, port, what goes into `Host`, and path. Raises UsageError."""
+class _ConnectionWatch:
+    """A trace hook that notes whether a request had to open a connection, or used a kept one."""
+
+    def __init__(self) -> None:
+        self.connected = False
+
+    async def __call__(self, name: str, info: object) -> None:
+        if name.startswith("connection.connect"):
+            self.connected = True
+
+
+class _Parts(httpx2.AsyncByteStream):
+    """A body that comes in parts, and only once."""
+
+    def __init__(self, parts: AsyncIterator[bytes]) -> None:
+        self._parts = parts
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._parts
+
+
+def _whole(content: bytes | None) -> httpx2.AsyncByteStream:
+    return httpx2.ByteStream(content or b"")
+
+
+def _transport(verify: bool, limits: httpx2.Limits) -> httpx2.AsyncHTTPTransport:
+    return httpx2.AsyncHTTPTransport(verify=verify, trust_env=False, limits=limits)
+
+
+def _said(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def _split(base_url: str) -> tuple[str, str, str]:
+    """Scheme, host with port, and path. Raises UsageError."""
     wrong = UsageError(f"upstream: {base_url!r} is not a URL such as http://127.0.0.1:8080")
     try:
         parts = urlsplit(base_url.strip())
-        port = parts.port or {"http": 80, "https": 443}.get(parts.scheme, 0)
+        port = parts.port
     except ValueError:
         raise wrong from None
-    if not port or not parts.hostname or parts.scheme not in ("http", "https") or "@" in parts.netloc:
+    if port == 0 or not parts.hostname or parts.scheme not in ("http", "https") or "@" in parts.netloc:
         raise wrong
     if parts.query or parts.fragment:
         raise wrong
-    return parts.scheme, parts.hostname, port, parts.netloc, parts.path
+    return parts.scheme, parts.netloc, parts.path

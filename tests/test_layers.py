@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[1] / "adaptive_dd"
 # Top row = ground floor. A name ending in "/" stands for every module in that folder.
 ROWS: tuple[tuple[str, ...], ...] = (
     ("__init__", "core/__init__", "errors", "core/domain", "core/rng"),
-    ("core/events", "core/sim", "core/splice", "core/prompt"),
+    ("core/events", "core/sim", "core/splice", "core/prompt", "core/pieces"),
     (
         "core/wire",
         "core/context",
@@ -34,7 +34,6 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "files",
         "migrations",
         "metrics",
-        "http1",
         "frontier_file",
         "frontier_report",
         "prompts/",

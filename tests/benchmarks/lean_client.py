@@ -1,10 +1,10 @@
-"""HTTP/1.1 to one server, for a relay: chunks come out as they came in, and closing is immediate.
+"""A leaner client behind the seam of `adaptive_dd.upstream`, as the comparison column of the relay benchmark only.
 
     Link    one connection (an asyncio protocol, httptools parses): sends a request, collects what comes back
     Pool    the idle links: hands out the youngest, closes each one before the server would
 
-Why not a general client: docs/decisions.md has the figures. What it does not do: redirects, cookies, proxies,
-decompression, upgrades, HTTP/2. A request is given as bytes, with the right framing in its head.
+What it does not do: redirects, cookies, proxies, decompression, upgrades, HTTP/2. A request is given as bytes, with the
+right framing in its head.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import cast
 
 import httptools
 
-from adaptive_dd.errors import UpstreamError
+from adaptive_dd.upstream import DiedError as PackageDiedError
+from adaptive_dd.upstream import UnreachableError
 
 Header = tuple[bytes, bytes]
 
@@ -26,11 +27,7 @@ UNREAD_BYTES = 256 * 1024
 HEAD_BYTES = 256 * 1024
 
 
-class UnreachableError(UpstreamError):
-    """No connection could be made: nothing was sent."""
-
-
-class DiedError(UpstreamError):
+class DiedError(PackageDiedError):
     """The connection broke after the request was sent. `any_byte`: whether something of an answer had come."""
 
     def __init__(self, message: str, *, any_byte: bool) -> None:
@@ -153,10 +150,10 @@ class Link(asyncio.Protocol):
 
     # --- asyncio's callbacks
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:  # noqa: D102
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
 
-    def data_received(self, data: bytes) -> None:  # noqa: D102
+    def data_received(self, data: bytes) -> None:
         if self._complete:
             self._end("it spoke out of turn")
             return
@@ -173,7 +170,7 @@ class Link(asyncio.Protocol):
             self.transport.pause_reading()
         self._wake()
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: D102
+    def connection_lost(self, exc: Exception | None) -> None:
         if self._head_done and self._until_close and exc is None and not self._fault:
             self._complete = True
         self._fault = self._fault or (
@@ -186,19 +183,19 @@ class Link(asyncio.Protocol):
         self._wake()
         self._parser = None  # type: ignore[assignment]  # it holds us, and we it
 
-    def pause_writing(self) -> None:  # noqa: D102
+    def pause_writing(self) -> None:
         self._writable.clear()
 
-    def resume_writing(self) -> None:  # noqa: D102
+    def resume_writing(self) -> None:
         self._writable.set()
 
     # --- httptools' callbacks
 
-    def on_header(self, name: bytes, value: bytes) -> None:  # noqa: D102
+    def on_header(self, name: bytes, value: bytes) -> None:
         if not self._head_done:  # later ones are trailers
             self.headers.append((name, value))
 
-    def on_headers_complete(self) -> None:  # noqa: D102
+    def on_headers_complete(self) -> None:
         self.status = self._parser.get_status_code()
         if 100 <= self.status < 200:
             return
@@ -212,11 +209,11 @@ class Link(asyncio.Protocol):
         self._until_close = not framed
         self._complete = self._head_only
 
-    def on_body(self, body: bytes) -> None:  # noqa: D102
+    def on_body(self, body: bytes) -> None:
         self._chunks.append(body)
         self._unread += len(body)
 
-    def on_message_complete(self) -> None:  # noqa: D102
+    def on_message_complete(self) -> None:
         if self._head_done:
             self._complete = True
         else:
@@ -285,3 +282,41 @@ def head_of(method: str, target: bytes, headers: Iterable[Header]) -> bytes:
     lines = [b"%b %b HTTP/1.1\r\n" % (method.encode("ascii"), target)]
     lines += [b"%b: %b\r\n" % header for header in headers]
     return b"".join(lines) + b"\r\n"
+
+
+class LeanReply:
+    def __init__(self, link: Link) -> None:
+        self.status, self.headers, self._link = link.status, link.headers, link
+
+    async def aiter_raw(self) -> AsyncIterator[bytes]:
+        while chunk := await self._link.read():
+            yield chunk
+
+    async def aclose(self) -> None:
+        self._link.release()
+
+
+class LeanUpstream:
+    """The part of `adaptive_dd.upstream.Upstream` that the relay uses, for `http://host:port`."""
+
+    def __init__(self, base_url: str) -> None:
+        self.base_url = base_url
+        host, _, port = base_url.removeprefix("http://").partition(":")
+        self._authority = f"{host}:{port}".encode()
+        self._pool = Pool(host, int(port), tls=None, connect_s=5.0, keepalive_s=4.0)
+
+    async def send(
+        self,
+        method: str,
+        target: bytes,
+        headers: Iterable[Header],
+        content: bytes | AsyncIterator[bytes] | None = None,
+    ) -> LeanReply:
+        head = head_of(method, target, [(b"Host", self._authority), *headers])
+        link = self._pool.kept() or await self._pool.fresh()
+        try:
+            await link.request(head, content, head_only=method == "HEAD")
+        except BaseException:
+            link.transport.abort()
+            raise
+        return LeanReply(link)
