@@ -25,8 +25,8 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "core/aliases",
         "core/cost",
     ),
-    ("core/tap", "core/annotate", "core/verdict", "core/estimator", "core/rivals", "core/measure", "core/scenarios"),
-    ("core/policy", "core/guard"),
+    ("core/tap", "core/annotate", "core/verdict", "core/estimator", "core/rivals", "core/measure", "core/machines"),
+    ("core/policy", "core/guard", "core/scenarios"),
     ("core/controller",),
     ("core/codec", "core/replay", "core/explain", "core/arena"),
     (

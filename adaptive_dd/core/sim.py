@@ -49,6 +49,7 @@ class Content:
     hard_share     share of the cycles whose text is hard (mixing makes the tail of acceptance heavier than geometric)
     fade           factor on that chance for each further position of a draft
     sureness       concentration of the drafter's confidence: small = it knows when it is wrong, so p_min helps
+    insight        how much the drafter's confidence knows of a cycle being easy or hard: 1 = all, 0 = nothing
     boast          exponent by which the drafter overstates its confidence: 1 = honest, 2 = p_min 0.6 acts like 0.36
     """
 
@@ -57,6 +58,7 @@ class Content:
     hard_share: float = 0.0
     fade: float = 1.0
     sureness: float = 3.0
+    insight: float = 1.0
     boast: float = 1.0
 
 
@@ -92,7 +94,7 @@ class World:
     launch: Setting = LAUNCH
     listens: Listens = Listens.HONOURS
     limit: int | None = None
-    draft_step: float = 0.03
+    draft_step: float = 0.05
     rejection: float = 0.0
     rewind: float = 0.0
     context_slope: float = 0.0
@@ -220,18 +222,22 @@ def acceptance_at(chance: float, logits: float, fade: float, depth: int) -> NDAr
     return np.clip(moved * fade ** np.arange(depth), 1e-4, 0.995)
 
 
-def _draft_states(chance: NDArray[np.float64], content: Content, p_min: float) -> NDArray[np.float64]:
+def _draft_states(
+    chance: NDArray[np.float64], pooled: NDArray[np.float64], content: Content, p_min: float
+) -> NDArray[np.float64]:
     """Joint probability (drafted, accepted) of one kind of cycle: a (depth+1, depth+1) lower triangle.
 
-    The drafter's confidence in a token is Beta distributed around the true chance and, boast aside, calibrated: a
-    token drafted with confidence c is accepted with probability c. p_min ends the draft at the first token below it.
+    The drafter's confidence in a token is Beta distributed around what it knows of the true chance (between the
+    pooled one and the cycle's own, by `insight`) and, with full insight and boast aside, calibrated: a token drafted
+    with confidence c is accepted with probability c. p_min ends the draft at the first token below it.
     """
     depth = len(chance)
     if p_min > 0.0:
         bar = p_min**content.boast
-        right, wrong = chance * content.sureness, (1.0 - chance) * content.sureness
+        believed = pooled + content.insight * (chance - pooled)
+        right, wrong = believed * content.sureness, (1.0 - believed) * content.sureness
         passing = np.maximum(1.0 - betainc(right, wrong, bar), 1e-12)
-        accepted = np.minimum(chance * (1.0 - betainc(right + 1.0, wrong, bar)) / passing, 1.0)
+        accepted = np.minimum(chance * (1.0 - betainc(right + 1.0, wrong, bar)) / passing, 0.999)
     else:
         passing, accepted = np.ones(depth), chance
     reach = np.concatenate(([1.0], np.cumprod(passing)))
@@ -250,10 +256,14 @@ def tabulate(
 ) -> Cycles:
     """The distribution of a cycle for a complete setting (see `played`)."""
     depth, p_min, n_min = arm.n_max or 0, arm.p_min or 0.0, arm.n_min or 0
-    joint = np.zeros((depth + 1, depth + 1))
-    for share, chance in ((1.0 - content.hard_share, content.easy), (content.hard_share, content.hard)):
-        if share > 0.0:
-            joint += share * _draft_states(acceptance_at(chance, logits, content.fade, depth), content, p_min)
+    hard = content.hard_share
+    easy_chance, hard_chance = (
+        acceptance_at(c, logits, content.fade, depth) for c in (content.easy, content.hard)
+    )
+    pooled = (1.0 - hard) * easy_chance + hard * hard_chance
+    joint = (1.0 - hard) * _draft_states(easy_chance, pooled, content, p_min)
+    if hard > 0.0:
+        joint += hard * _draft_states(hard_chance, pooled, content, p_min)
     drafted, accepted = np.nonzero(joint > 1e-12)
     weight = joint[drafted, accepted]
     weight = weight / weight.sum()

@@ -83,6 +83,13 @@ def test_p_min_raises_acceptance_by_drafting_less() -> None:
     assert (sure.mean_emitted - 1) / sure.mean_drafted > 1.2 * (free.mean_emitted - 1) / free.mean_drafted
 
 
+def test_without_insight_p_min_cuts_easy_drafts_too() -> None:
+    mixed = [Content(0.95, 0.3, 0.4, sureness=12.0, insight=insight) for insight in (0.0, 1.0)]
+    blind, wise = (table(Setting(8, 0.6), content) for content in mixed)
+    assert wise.mean_emitted > 1.5 * blind.mean_emitted
+    assert (wise.mean_emitted - 1) / wise.mean_drafted > (blind.mean_emitted - 1) / blind.mean_drafted
+
+
 def test_a_boasting_drafter_makes_p_min_act_like_a_lower_one() -> None:
     honest, boasting = (table(Setting(8, p), Content(0.7, boast=b)) for p, b in ((0.36, 1.0), (0.6, 2.0)))
     assert honest.mean_drafted == pytest.approx(boasting.mean_drafted)
