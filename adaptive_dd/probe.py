@@ -55,7 +55,7 @@ def prompt_of(ask: Ask, nonce: int) -> str:
         block = " ".join(word() for _ in range(40))
         return f"{block}\n{block}\n" + " ".join(block.split()[:12])
     name, first = word(), words.randint(100, 800)
-    return "".join(f"{name} {first + step}, {name} {first + step}\n" for step in range(8))
+    return "".join(f"{name} {first + step}, {name} {first + step}\n" for step in range(5))
 
 
 def body_of(ask: Ask, nonce: int, *, model: str = "", slot: int | None = None) -> Mapping[str, object]:

@@ -207,10 +207,12 @@ def _finer(answers: Sequence[Answer], done: set[str], thorough: bool) -> Ask | N
     if _p_acts(answers) and len(launch_depth(_full(answers))) > 1 and again != "full-5":
         # An odd number more, or the same coincidence comes back.
         return Ask(again, FULL, NOVEL_TOKENS + 3, "novel")
-    if thorough and _p_acts(answers) and "short" not in done:
-        # Deep drafts that a middling p_min cuts short, all to be dropped unless they are whole.
-        depth_asked = max(2, min(8, _cap(answers) or 2))
-        return Ask("short", Setting(depth_asked, 0.9, depth_asked), 2 * NOVEL_TOKENS, "novel")
+    depth_asked = min(8, _cap(answers) or 0)
+    if thorough and _p_acts(answers) and depth_asked >= 2:
+        # A p_min that lets some drafts be short, without and with n_min that drops the short ones.
+        for name, n_min in (("some", None), ("whole", depth_asked)):
+            if name not in done:
+                return Ask(name, Setting(depth_asked, 0.3, n_min), NOVEL_TOKENS, "novel")
     return None
 
 
@@ -248,11 +250,16 @@ def _p_acts(answers: Sequence[Answer]) -> bool | None:
 
 
 def _n_min_acts(answers: Sequence[Answer]) -> bool | None:
-    """Only whole drafts were left. A chance multiple is possible, so it counts only beside p_min that acts."""
-    short = _found(answers, "short")
-    if short is None or short.timings is None or not short.ask.setting.n_max:
+    """Whether n_min dropped the short drafts: only whole ones were left, and far fewer tokens than without it."""
+    some, whole = _found(answers, "some"), _found(answers, "whole")
+    if some is None or whole is None or some.timings is None or whole.timings is None:
         return None
-    return short.timings.draft_n % short.ask.setting.n_max == 0
+    n_max = some.ask.setting.n_max or 1
+    if some.timings.draft_n % n_max == 0:
+        return None
+    if whole.timings.draft_n % n_max != 0:
+        return False
+    return _obeyed(whole, some) or None
 
 
 def _cap(answers: Sequence[Answer]) -> int | None:

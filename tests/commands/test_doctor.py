@@ -23,7 +23,7 @@ def run(
 
 
 CASES = {
-    "honours": (FakeLlama(launch_n=4), ["honours", "n_max acts, p_min acts, n_min acts", "may go above it"]),
+    "honours": (FakeLlama(launch_n=4), ["honours", "n_max acts, p_min acts, n_min", "may go above it"]),
     "refuses": (FakeLlama(launch_n=4, limit=6), ["honours", "refuses n_max above 6", "above 6 is refused"]),
     "lowers": (
         FakeLlama(honours=frozenset({"n_max"}), lowers_only=True),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import subprocess
 import tempfile
@@ -64,8 +65,13 @@ def missing(build: str) -> str:
 
 
 def command(build: str, port: int, flags: Sequence[str]) -> list[str]:
-    """The command line: target and draft, two threads, a small context."""
-    fixed = ["--host", "127.0.0.1", "--port", str(port), "-t", "2", "-c", str(CONTEXT_TOKENS)]
+    """The command line: target and draft, few threads, a small context.
+
+    ADAPTIVE_DD_REAL_THREADS: 2 by default; 1 helps on a machine that is busy with other work, because the threads
+    of one computation wait for each other.
+    """
+    threads = os.environ.get("ADAPTIVE_DD_REAL_THREADS", "2")
+    fixed = ["--host", "127.0.0.1", "--port", str(port), "-t", threads, "-c", str(CONTEXT_TOKENS)]
     models = ["-m", str(model("target-f32.gguf")), "-md", str(model("draft-q2_k.gguf"))]
     return [str(binary(build)), *models, *fixed, *flags]
 
