@@ -81,7 +81,7 @@ def _abort(cycle: RequestResponseCycle) -> None:
     transport = cycle.transport
     cycle.disconnected = True
     cycle.message_event.set()
-    until_close = cycle.scope["http_version"] == "1.0" and cycle.chunked_encoding is None
+    until_close = cycle.scope["http_version"] == "1.0" and not cycle.expected_content_length
     if until_close and not transport.get_write_buffer_size():
         transport.get_extra_info("socket").setsockopt(
             socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)

@@ -117,6 +117,11 @@ class Client:
             while data := self.socket.recv(65536):
                 yield data
 
+    def answer_body(self, answer: Answer | None = None) -> int:
+        """Read a chunked body and forget it; how long it was."""
+        answer = answer or Answer(200, [("transfer-encoding", "chunked")])
+        return sum(len(part) for part in self.parts(answer, "POST"))
+
     def _more(self) -> None:
         data = self.socket.recv(65536)
         if not data:
