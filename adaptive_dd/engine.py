@@ -42,6 +42,10 @@ RECENT = 1000
 class Journal(Protocol):
     """Where events go, in order. `scope` is the journal's own number for a deployment."""
 
+    @property
+    def last_number(self) -> int:
+        """The highest request number that it holds, of any deployment."""
+
     def resume(self, deployment: Deployment) -> tuple[int, State | None]:
         """The scope of a deployment and the state it was left in, None where it is new."""
 
@@ -59,6 +63,11 @@ class MemoryJournal:
     limit: int | None = None
     events: list[tuple[int, Event]] = field(default_factory=list)
     scopes: list[Deployment] = field(default_factory=list)
+
+    @property
+    def last_number(self) -> int:
+        """The highest request number kept."""
+        return max((event.number for _, event in self.events if isinstance(event, Decided)), default=0)
 
     def resume(self, deployment: Deployment) -> tuple[int, State | None]:
         """Fold what was kept of a deployment."""
@@ -145,7 +154,7 @@ class Engine:
         self._load_ns = 0  # integral of in_flight over time
         self._load_at_ns = ticks_ns()
         self._said: set[str] = set()
-        self.next_number = 1
+        self.next_number = journal.last_number + 1
         self.unknown_finishes = 0
         self.deploy(deployment)
 
@@ -163,13 +172,13 @@ class Engine:
 
     def begin(self, context: Context) -> Ticket:
         """Decide for one request. Raises whatever deciding raises; then nothing has changed."""
-        number, state = max(self.next_number, self.state.next_number), self.state
+        self._settle()
+        number, state = self.next_number, self.state
         start_ns = self._ticks_ns()
         decision = controller.decide(state, context, rng_for(state.settings.seed, number))
         now_ns = self._ticks_ns()
         decide_us = (now_ns - start_ns) / 1000.0
         self.next_number = number + 1
-        self._settle()
         decided = Decided(self._wall_s(), number, context, decision, decide_us)
         recorded = self._record(self._scope, decided)
         self._integrate(now_ns)
@@ -269,7 +278,6 @@ class Engine:
             self._begin_scope(scope)
             return
         self._states[scope] = left
-        self.next_number = max(self.next_number, left.next_number)
         if (left.settings, left.frontier) != (self._settings, self._frontier):
             self._record(scope, began)
         # Decisions that a former process left open: nobody will ever tell how they ended.

@@ -3,7 +3,8 @@
 Encoders and decoders are compiled from type hints, so a new field or a new event needs no line here. A dataclass
 becomes an object of its fields, a union of dataclasses an object that carries its class name as `type`, a tuple
 a list, a Mapping a list of [key, value] pairs in its own order (keys may be any value, and the order of a fold's
-sums survives). Floats are exact; infinite values and nan are refused, in both directions.
+sums survives). Floats are exact. nan is refused in both directions (a state with one would not equal itself), and so
+is an infinite value in an event, where it can only be a lie; in a state it may stand for "no limit", as "inf".
 
 Old journals open: a missing field takes its default. Newer ones: an unknown field of an *event* is left out (an
 event is a raw fact, and the facts that we know still hold), an unknown field of a *state* is an error (half a state
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 VERSION = 1
+_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"), ensure_ascii=False)
 Json = Any  # what json.loads gives; narrower types buy nothing here
 
 
@@ -68,7 +70,7 @@ def state_from_json(text: str) -> State:
 
 
 def _dump(data: Json) -> str:
-    return json.dumps(data, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
+    return _ENCODER.encode(data)
 
 
 def _load(text: str) -> dict[str, Json]:
@@ -91,7 +93,7 @@ def codec_of(hint: Any, *, strict: bool = False) -> Codec:
     """Compile the codec of a type. strict: an unknown field is an error. Raises TypeError for a type without one."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint in _SCALARS:
-        return _SCALARS[hint]
+        return _UNLIMITED if strict and hint is float else _SCALARS[hint]
     if origin in (typing.Union, types.UnionType):
         return _union(args, strict)
     if origin is tuple:
@@ -128,6 +130,17 @@ def _is_finite(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
+def _encode_unlimited(value: Any) -> Json:
+    if type(value) is float and math.isinf(value):
+        return "inf" if value > 0.0 else "-inf"
+    return _SCALARS[float].encode(value)
+
+
+def _decode_unlimited(data: Json) -> Any:
+    return float(data) if data in ("inf", "-inf") else _SCALARS[float].decode(data)
+
+
+_UNLIMITED = Codec(_encode_unlimited, _decode_unlimited)
 _SCALARS: dict[Any, Codec] = {
     str: _scalar(lambda value: isinstance(value, str) and not isinstance(value, Enum), "text"),
     bool: _scalar(lambda value: isinstance(value, bool), "true or false"),

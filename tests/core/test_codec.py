@@ -125,13 +125,25 @@ def test_a_mapping_keeps_its_order_so_that_sums_over_it_do() -> None:
 
 
 @pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
-def test_infinite_values_and_nan_are_refused_in_both_directions(bad: float) -> None:
+def test_infinite_values_and_nan_in_an_event_are_refused_in_both_directions(bad: float) -> None:
     timings = Timings(1, 1.0, 10, bad)
     with pytest.raises(CodecError, match=r"outcome: timings: predicted_ms: expected a finite number"):
         event_to_json(Observed(0.0, 1, Outcome(Status.OK, timings)))
     text = event_to_json(Abandoned(0.5, 1, "lost")).replace("0.5", json.dumps(bad))
     with pytest.raises(CodecError, match="at_s: expected a finite number"):
         event_from_json(text)
+
+
+def test_in_a_state_an_infinite_value_may_stand_for_no_limit_and_nan_for_nothing() -> None:
+    codec = codec_of(tuple[float, ...], strict=True)
+    values = (math.inf, -math.inf, 1.5)
+    assert codec.encode(values) == ["inf", "-inf", 1.5]
+    assert codec.decode(codec.encode(values)) == values
+    for bad in (math.nan, "nan", "1.5"):
+        with pytest.raises(CodecError, match="a finite number"):
+            codec.decode([bad])
+    with pytest.raises(CodecError, match="a finite number"):
+        codec.encode((math.nan,))
 
 
 def test_a_number_too_large_for_a_float_is_refused() -> None:

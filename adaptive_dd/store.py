@@ -1,0 +1,324 @@
+"""The journal's database: all SQL that reads and writes lives here (the schema itself in `migrations`).
+
+A `Store` is one open SQLite file, used by one thread; a `Reader` looks at it, also while a proxy writes. Neither knows
+of queues, retries or live states: `journal` does. Another database (a fleet sharing one journal) would be other
+classes with these methods.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sqlite_utils import Database
+
+from adaptive_dd.core.codec import CodecError, event_from_json, event_to_json, state_from_json, state_to_json
+from adaptive_dd.core.domain import Deployment
+from adaptive_dd.core.events import Event
+from adaptive_dd.errors import InputFileError
+from adaptive_dd.migrations import MIGRATIONS, migrate, schema_version
+from adaptive_dd.resume import LAST, Resumed, Snapshot, resume
+
+FILE_NAME = "adaptive-dd.db"
+
+# Snapshots kept at the end; older ones are thinned to one per `SPACING`, so that retention has where to cut.
+NEWEST_SNAPSHOTS = 3
+SPACING_EVENTS = 20_000
+# How long one statement waits for another process (a person with a SQL shell) to let go.
+BUSY_MS = 2_000
+
+
+class EventRow(NamedTuple):
+    """One event as a row. deployment: the caller's number for it."""
+
+    deployment: int
+    at_s: float
+    type: str
+    number: int | None
+    body: str
+
+
+class SnapshotRow(NamedTuple):
+    """A state as a row; it covers every event written with it or before. origin: see `resume.Snapshot`."""
+
+    deployment: int
+    origin: str
+    body: str
+
+
+def event_row(deployment: int, event: Event) -> EventRow:
+    """Write an event as a row. Raises CodecError."""
+    number = getattr(event, "number", None)
+    return EventRow(deployment, event.at_s, type(event).__name__, number, event_to_json(event))
+
+
+class Store:
+    """One open database. Raises sqlite3.Error and OSError as they come; StoreError for a newer schema."""
+
+    def __init__(self, path: Path) -> None:
+        self.inode = 0
+        self._db = _connect(path, "rwc")
+        try:
+            self._db.enable_wal()
+            self._db.execute(
+                "pragma synchronous = normal"
+            )  # survives a killed process; a power cut loses the tail
+            self._db.execute("pragma journal_size_limit = 16777216")
+            _check(self._db)
+            migrate(self._db)
+            self.inode = path.stat().st_ino
+        except BaseException:
+            self._db.close()
+            raise
+
+    def close(self) -> None:
+        """Fold the write-ahead log into the file and close it."""
+        self._db.close()
+
+    def position(self) -> int:
+        """Id of the last event ever written, to notice that somebody else wrote here."""
+        return _position(self._db)
+
+    def write(
+        self,
+        deployments: Mapping[int, Deployment],
+        events: Iterable[EventRow],
+        snapshots: Iterable[SnapshotRow],
+    ) -> None:
+        """Add events, and snapshots that cover them and all before: all of it or nothing.
+
+        deployments: whose the rows are, by the number that the rows carry (the caller's own; the database has its).
+        """
+        with self._db.atomic():
+            own = {number: self._number_of(deployment) for number, deployment in deployments.items()}
+            self._db.conn.executemany(
+                "insert into events (deployment, at_s, type, number, body) values (?, ?, ?, ?, ?)",
+                [(own[row.deployment], *row[1:]) for row in events],
+            )
+            position = _position(self._db)
+            self._db.conn.executemany(
+                "insert into snapshots (deployment, event_id, origin, digest, body) values (?, ?, ?, ?, ?)",
+                [
+                    (own[row.deployment], position, row.origin, _digest(row.body), row.body)
+                    for row in snapshots
+                ],
+            )
+
+    def _number_of(self, deployment: Deployment) -> int:
+        known = (deployment.upstream, deployment.model, deployment.build, deployment.cap)
+        found = self._db.execute(
+            "select id from deployments where upstream = ? and model = ? and build = ? and cap is ?", known
+        ).fetchone()
+        if found is None:
+            sql = "insert into deployments (upstream, model, build, cap) values (?, ?, ?, ?) returning id"
+            found = self._db.execute(sql, known).fetchone()
+        return int(found[0])
+
+    def thin(self, deployment: Deployment, *, older_than_s: float, keep_events: int) -> int:
+        """Apply retention to one deployment; returns the rows removed.
+
+        A row goes only when a snapshot that stays covers it: the earliest snapshot kept, and the events after
+        it, still give the state.
+        """
+        with self._db.atomic():
+            scope = self._number_of(deployment)
+            self._thin_snapshots(scope)
+            cut = self._cut(scope, older_than_s, keep_events)
+            if cut is None:
+                return 0
+            start = "update snapshots set origin = 'start' where deployment = ? and event_id = ?"
+            self._db.execute(start, (scope, cut))
+            self._db.execute("delete from snapshots where deployment = ? and event_id < ?", (scope, cut))
+            gone = self._db.execute("delete from events where deployment = ? and id <= ?", (scope, cut))
+            return gone.rowcount
+
+    def _cut(self, scope: int, older_than_s: float, keep_events: int) -> int | None:
+        """The newest snapshot (its event_id) that only covers rows too old or too many; None where none are."""
+        by_age = "select id from events where deployment = ? and at_s >= ? order by id limit 1"
+        by_count = "select id from events where deployment = ? order by id desc limit 1 offset ?"
+        young = self._db.execute(by_age, (scope, older_than_s)).fetchone()
+        many = self._db.execute(by_count, (scope, keep_events)).fetchone()
+        upto = max(LAST if young is None else young[0] - 1, 0 if many is None else many[0])
+        newest = (
+            "select max(event_id) from snapshots where deployment = :scope and event_id <= :upto "
+            "and exists (select 1 from events where deployment = :scope and id <= event_id)"
+        )
+        cut = self._db.execute(newest, {"scope": scope, "upto": upto}).fetchone()[0]
+        return None if cut is None else int(cut)
+
+    def _thin_snapshots(self, scope: int) -> None:
+        rows = self._db.execute(
+            "select id, event_id, origin from snapshots where deployment = ? order by id", (scope,)
+        ).fetchall()
+        last_kept: int | None = None
+        for number, event_id, origin in rows[:-NEWEST_SNAPSHOTS]:
+            if origin == "start" or last_kept is None or event_id - last_kept >= SPACING_EVENTS:
+                last_kept = event_id
+            else:
+                self._db.execute("delete from snapshots where id = ?", (number,))
+
+
+class Reader:
+    """A read-only look at a journal that may be in use. Raises InputFileError when it cannot be read.
+
+    path: the database, or the state folder that holds it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path / FILE_NAME if path.is_dir() else path
+        if not self.path.is_file():
+            raise InputFileError(f"{path}: no journal there; expected a state folder or its {FILE_NAME}")
+        with self._readable():
+            self._db = _connect_to_read(self.path)
+            schema = schema_version(self._db)
+        if not 0 < schema <= len(MIGRATIONS):
+            self._db.close()
+            raise InputFileError(
+                f"{self.path}: its schema is {schema}, this version reads 1 to {len(MIGRATIONS)}"
+            )
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise InputFileError(f"{self.path}: not a readable journal ({error})") from None
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._db.close()
+
+    def deployments(self) -> dict[int, Deployment]:
+        """Every deployment by its number, the one used last at the end."""
+        last = {row["deployment"]: row["id"] for row in self.rows(_LAST_USE)}
+        with self._readable():
+            known = _deployments(self._db)
+        return {number: known[number] for number in sorted(known, key=lambda number: last.get(number, 0))}
+
+    def resume(self, deployment: Deployment) -> Resumed:
+        """The state that a deployment was left in, verified on a bounded end of its journal."""
+        with self._readable():
+            for number, known in _deployments(self._db).items():
+                if known == deployment:
+                    return resume(_StoredRows(self._db, number))
+        return Resumed(None)
+
+    def history(self, number: int) -> tuple[Snapshot | None, list[Event], list[str]]:
+        """Where the unbroken journal of a deployment starts (None: its first event), the events after, and notes."""
+        with self._readable():
+            stored = _StoredRows(self._db, number)
+            start = None if stored.is_whole() else next(reversed(list(stored.snapshots())), None)
+            events = list(stored.events(start.event_id if start else 0, LAST))
+        return start, events, stored.notes
+
+    def newest_snapshots(self) -> dict[Deployment, str]:
+        """The newest readable snapshot of each deployment, as its text."""
+        found = {}
+        with self._readable():
+            for number, deployment in _deployments(self._db).items():
+                last = next(_StoredRows(self._db, number).snapshots(), None)
+                if last is not None:
+                    found[deployment] = state_to_json(last.state)
+        return found
+
+    def position(self) -> int:
+        """Id of the last event ever written."""
+        with self._readable():
+            return _position(self._db)
+
+    def last_number(self) -> int:
+        """The highest request number in the journal."""
+        return int(self.rows("select coalesce(max(number), 0) as number from events")[0]["number"])
+
+    def rows(self, sql: str, parameters: Sequence[object] = ()) -> list[dict[str, Any]]:
+        """Rows of a query, such as one on the view `decisions`."""
+        with self._readable():
+            return list(self._db.query(sql, list(parameters)))
+
+
+_LAST_USE = "select deployment, max(id) as id from events group by deployment"
+
+
+class _StoredRows:
+    """`resume.Rows` of one deployment."""
+
+    def __init__(self, db: Database, number: int) -> None:
+        self._db, self._number = db, number
+        self.notes: list[str] = []
+
+    def is_whole(self) -> bool:
+        starts = "select count(*) from snapshots where deployment = ? and origin = 'start'"
+        return bool(self._db.execute(starts, (self._number,)).fetchone()[0] == 0)
+
+    def snapshots(self) -> Iterator[Snapshot]:
+        sql = "select id, event_id, origin, digest, body from snapshots where deployment = ? order by id desc"
+        for number, event_id, origin, digest, body in self._db.execute(sql, (self._number,)):
+            try:
+                if _digest(body) != digest:
+                    raise CodecError("its digest does not match")
+                yield Snapshot(event_id, origin, state_from_json(body))
+            except CodecError as error:
+                self.notes.append(f"snapshot {number} cannot be used: {error}")
+            if origin == "start":
+                return
+
+    def count(self, after: int, upto: int) -> int:
+        sql = "select count(*) from events where deployment = ? and id > ? and id <= ?"
+        return int(self._db.execute(sql, (self._number, after, upto)).fetchone()[0])
+
+    def events(self, after: int, upto: int) -> Iterator[Event]:
+        unreadable, reason = 0, ""
+        sql = "select body from events where deployment = ? and id > ? and id <= ? order by id"
+        for (body,) in self._db.execute(sql, (self._number, after, upto)):
+            try:
+                yield event_from_json(body)
+            except CodecError as error:
+                unreadable, reason = unreadable + 1, str(error)
+        if unreadable:
+            self.notes.append(f"{unreadable} journal rows cannot be read and are left out ({reason})")
+
+
+def _connect(path: Path, mode: str) -> Database:
+    uri = f"{path.resolve().as_uri()}?mode={mode}"
+    connection = sqlite3.connect(uri, uri=True, timeout=BUSY_MS / 1000.0, check_same_thread=False)
+    return Database(connection, execute_plugins=False)
+
+
+def _connect_to_read(path: Path) -> Database:
+    """Open for reading, also on a read-only disk, where SQLite cannot make the files that it shares with writers."""
+    db = _connect(path, "ro")
+    try:
+        schema_version(db)
+    except sqlite3.OperationalError:
+        db.close()
+        wal = path.with_name(path.name + "-wal")
+        if wal.exists() and wal.stat().st_size > 0:
+            raise
+        db = _connect(path, "ro&immutable=1")
+    return db
+
+
+def _check(db: Database) -> None:
+    found = db.execute("pragma quick_check(1)").fetchone()[0]
+    if found != "ok":
+        error = sqlite3.DatabaseError(f"malformed: {found}")
+        error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+        raise error
+
+
+def _position(db: Database) -> int:
+    row = db.execute("select seq from sqlite_sequence where name = 'events'").fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def _digest(body: str) -> str:
+    return hashlib.sha256(body.encode()).hexdigest()
+
+
+def _deployments(db: Database) -> dict[int, Deployment]:
+    rows = db.execute("select id, upstream, model, build, cap from deployments order by id").fetchall()
+    return {row[0]: Deployment(*row[1:]) for row in rows}
