@@ -118,9 +118,8 @@ class Presets(ByPlace):
 
     def place(self, body: bytes, scanned: Scan, arm: Setting, *, force: bool = False) -> Placed:
         """Write the arm's alias over the public name in `model` (or add it where it is missing)."""
-        ours = _model_of(scanned) in ("", self.family.public) and not scanned.untouchable
-        if not ours or not self._arms:
-            named = _model_of(scanned)
+        named, read = _model_of(scanned), scanned.close > 0 and not scanned.untouchable
+        if not read or not self._arms or named not in ("", self.family.public):
             pinned = [preset.setting for preset in self.family.presets if preset.alias == named]
             return Placed(body, self.home, pinned[0] if pinned else SERVER, bool(pinned))
         played = arm if arm in self._arms else self.baseline
@@ -129,7 +128,11 @@ class Presets(ByPlace):
         return placed if other is None else replace(placed, retry=self._placed(body, scanned, other))
 
     def _placed(self, body: bytes, scanned: Scan, arm: Setting) -> Placed:
-        hidden = (self.family.aliases, self.family.public)
+        hidden, public = (self.family.aliases, self.family.public), self.family.public
+        if self._alias(arm) == self.family.home and scanned.document.get("model") == public:
+            return Placed(
+                body, self.home, arm, applied=True, rename=hidden
+            )  # the router knows what that means
         try:
             changed = replace_value(body, "model", self._alias(arm), scanned=scanned)
         except ValueError:  # `model` stands twice: which one counts is not ours to guess
