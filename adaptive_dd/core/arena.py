@@ -59,10 +59,14 @@ class Policy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a policy is given to start from: the user's settings (baseline, cap, alpha, ...) and the frontier."""
+    """What a policy is given to start from: the user's settings (baseline, cap, alpha, ...) and the frontier.
+
+    launch is the server's launch setting. The product is not told; rivals that are configured by hand need it.
+    """
 
     settings: PolicySettings
     frontier: Frontier
+    launch: Setting
     name: str = "sim"
 
     @property
@@ -87,7 +91,7 @@ def terms_of(scenario: Scenario, seed: int, settings: PolicySettings | None = No
         margin=asked.margin,
         seed=seed,
     )
-    return Terms(own, scenario.frontier, scenario.name)
+    return Terms(own, scenario.frontier, scenario.phases[0].world.launch, scenario.name)
 
 
 class ControllerPolicy:
@@ -141,16 +145,26 @@ class Reference:
     oracle_arms: Mapping[tuple[int, int, str, int], Setting]
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=128)
+def asked(scenario: Scenario, seed: int, requests: int) -> tuple[SimRequest, ...]:
+    """The scenario's requests, kept for the next policy."""
+    return traffic(scenario, seed, requests)
+
+
+@lru_cache(maxsize=128)
+def baseline_cost(scenario: Scenario, seed: int, requests: int) -> NDArray[np.float64]:
+    """Expected ms (request,) of the baseline."""
+    return always(scenario, asked(scenario, seed, requests), scenario.baseline)
+
+
+@lru_cache(maxsize=128)
 def reference(scenario: Scenario, seed: int, requests: int) -> Reference:
     """Play every arm for ever, then pick in hindsight."""
-    asked, arms = traffic(scenario, seed, requests), arms_of(scenario)
-    cost = np.empty((len(asked), len(arms)))
-    for column, arm in enumerate(arms):
-        cost[:, column] = always(scenario, asked, arm)
+    known, arms = asked(scenario, seed, requests), arms_of(scenario)
+    cost = always_all(scenario, known, arms)
     edges = bucket_edges(scenario.frontier)
     cells: dict[tuple[int, int, str, int], list[int]] = {}
-    for row, request in enumerate(asked):
+    for row, request in enumerate(known):
         bucket = bucket_of(edges, request.context.prompt_tokens or 0)
         where = (
             scenario.phase_index(request.number),
@@ -159,13 +173,13 @@ def reference(scenario: Scenario, seed: int, requests: int) -> Reference:
             request.context.in_flight,
         )
         cells.setdefault(where, []).append(row)
-    oracle, chosen = np.empty(len(asked)), {}
+    oracle, chosen = np.empty(len(known)), {}
     for where, rows in cells.items():
         best = int(cost[rows].sum(axis=0).argmin())
         oracle[rows], chosen[where] = cost[rows, best], arms[best]
     fixed = int(cost.sum(axis=0).argmin())
-    baseline = cost[:, arms.index(scenario.baseline)]
-    return Reference(asked, baseline, oracle, cost[:, fixed], arms[fixed], chosen)
+    baseline = baseline_cost(scenario, seed, requests)
+    return Reference(known, baseline, oracle, cost[:, fixed].copy(), arms[fixed], chosen)
 
 
 def always(scenario: Scenario, requests: tuple[SimRequest, ...], arm: Setting) -> NDArray[np.float64]:
@@ -175,6 +189,20 @@ def always(scenario: Scenario, requests: tuple[SimRequest, ...], arm: Setting) -
         box = machine(scenario.phases[scenario.phase_index(request.number)].world)
         cost[row] = box.expected_ms(request, arm, wear)
         wear = box.after(wear, request, arm)
+    return cost
+
+
+def always_all(
+    scenario: Scenario, requests: tuple[SimRequest, ...], arms: tuple[Setting, ...]
+) -> NDArray[np.float64]:
+    """`always` for every arm (request, arm); in one go where the world has no memory."""
+    if any(phase.world.heat_gain or phase.world.spite for phase in scenario.phases):
+        return np.stack([always(scenario, requests, arm) for arm in arms], axis=1)
+    cost = np.empty((len(requests), len(arms)))
+    for index, phase in enumerate(scenario.phases):
+        rows = [row for row, request in enumerate(requests) if scenario.phase_index(request.number) == index]
+        if rows:
+            cost[rows] = machine(phase.world).expected_all([requests[row] for row in rows], arms)
     return cost
 
 

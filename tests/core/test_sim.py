@@ -182,3 +182,22 @@ def test_a_cliff_jumps_and_a_valley_ends() -> None:
     shape = linear_shape(1.0, 0.1, cliffs={4: 0.5, 7: -0.4})
     assert shape[0] == 1.0
     assert shape[3:8] == pytest.approx([1.3, 1.9, 2.0, 2.1, 1.8])
+
+
+def test_many_at_once_cost_what_each_costs_alone() -> None:
+    world = World(
+        PLAIN.base_ms,
+        PLAIN.shape,
+        rejection=0.2,
+        rewind=0.1,
+        context_slope=0.3,
+        spill=2.0,
+        spill_context=3000,
+    )
+    box, arms = Machine(world), (SERVER, OFF, Setting(1, 0.0), Setting(8, 0.6))
+    asked = [
+        SimRequest(i, Context(900 * i, in_flight=1 + i % 3), Content(0.9, 0.4, 0.2), 4 * i * i, 0.1 * i)
+        for i in range(9)
+    ]
+    singly = [[box.expected_ms(one, arm) for arm in arms] for one in asked]
+    assert box.expected_all(asked, arms) == pytest.approx(np.array(singly))
