@@ -1,4 +1,4 @@
-"""Our own listening side: uvicorn on httptools, with four corrections that a relay needs.
+"""Our own listening side: uvicorn on httptools, with five corrections that a relay needs.
 
     exact target      the request target as it came (`raw_target`), not a path that was taken apart
     abort             end an answer visibly broken: no final chunk, and no traceback
@@ -6,6 +6,8 @@
                       with its connection
     keep-alive timer  uvicorn leaves it armed when a client resets the connection, and with it the whole request
                       (until the timer ends); here it is cancelled
+    upgrades          a request that offers another protocol (`Upgrade: h2c`, as Java and curl do) loses its body in
+                      httptools; here the offer is passed over, as a server may, and the request read in full
 
 The first two are ASGI extensions under EXTENSION, so the relay runs under another server as well, a little coarser.
 """
@@ -22,6 +24,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypedDict
 from urllib.parse import quote
 
+import httptools
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
@@ -44,13 +47,32 @@ class Extension(TypedDict):
 class Protocol(HttpToolsProtocol):
     """uvicorn's HTTP protocol with the corrections named above."""
 
+    # The head of a request that offered another protocol, without the offer, until it is read again.
+    _declined: bytes | None = None
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Also forget the keep-alive timer of a connection that was reset."""
         super().connection_lost(exc)
         self._unset_keepalive_if_required()
 
+    def data_received(self, data: bytes) -> None:
+        """As uvicorn does it, but an offer to upgrade is declined without losing what follows it."""
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            if self._declined is not None:
+                head, self._declined = self._declined, None
+                self.parser = httptools.HttpRequestParser(self)
+                self.data_received(head + data[upgrade.args[0] :])
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+
     def on_headers_complete(self) -> None:
-        """Keep the request target as it came."""
+        """Keep the request target as it came, and see to offers of other protocols."""
+        if self.parser.should_upgrade() and self._offers_other_than_websocket():
+            self._declined = self._head_without_offer()
+            return
         target = self.url
         if not target.isascii():  # uvicorn cannot take it apart; the upstream may well understand it
             self.url = quote(target, safe=_ASCII_MARKS).encode()
@@ -65,9 +87,27 @@ class Protocol(HttpToolsProtocol):
             app = _until_close(cycle, app)
         super()._start_asgi_task(cycle, app)
 
-    def _unsupported_upgrade_warning(self) -> None:
-        """The relay answers upgrades itself; nothing to warn of."""
+    def on_message_complete(self) -> None:
+        """Nothing is complete while a declined offer is read again."""
+        if self._declined is None:
+            super().on_message_complete()
 
+    def _offers_other_than_websocket(self) -> bool:
+        offers = [value.lower() for name, value in self.headers if name == b"upgrade"]
+        return bool(offers) and not any(b"websocket" in offer for offer in offers)
+
+    def _head_without_offer(self) -> bytes:
+        kept = [b"%b: %b\r\n" % (name, value) for name, value in self.headers if name not in _OFFER]
+        first = b"%b %b HTTP/%b\r\n" % (
+            self.parser.get_method(),
+            self.url,
+            self.parser.get_http_version().encode(),
+        )
+        return first + b"".join(kept) + b"\r\n"
+
+
+# What an offer consists of. Dropping `Connection` with it means keep-alive, which is what HTTP/1.1 says anyway.
+_OFFER = frozenset({b"upgrade", b"connection", b"http2-settings"})
 
 _ASCII_MARKS = "".join(chr(code) for code in range(0x21, 0x7F))
 

@@ -182,6 +182,7 @@ class FakeUpstream:
         self.links += 1
         self.open_links += 1
         link = self.links
+        self._note()
         try:
             nth = 0
             while (request := await self._read(reader, link, nth + 1)) is not None:
@@ -210,7 +211,7 @@ class FakeUpstream:
         left = asyncio.ensure_future(reader.read(1))
         try:
             await asyncio.wait((work, left), return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
+            if not work.done() or isinstance(work.exception(), ConnectionError):
                 self.gone += 1
                 return False
             work.result()
@@ -242,7 +243,7 @@ async def _body(reader: asyncio.StreamReader, headers: Mapping[str, bytes]) -> b
     if "transfer-encoding" not in headers:
         return await reader.readexactly(int(headers.get("content-length", b"0")))
     body = b""
-    while size := int((await reader.readline()).split(b";")[0], 16):
+    while size := int((await reader.readuntil(b"\n")).split(b";")[0], 16):
         body += await reader.readexactly(size)
         await reader.readline()
     await reader.readline()
