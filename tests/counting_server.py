@@ -1,7 +1,7 @@
 """A llama-server on a real socket that can count: a tokenizer and a template of its own, and honest `timings`.
 
-Its tokens are not bytes over four: short words, digits, signs and runs of spaces weigh differently, so a proxy that
-guesses from bytes alone goes wrong here as it would with a real one.
+Its tokens are not bytes over four: a word of up to nine letters is one, as is a digit or a pair of signs, so prose and
+code differ by a factor of two in tokens per byte, as they do with real vocabularies.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 Headers = dict[str, str]
 
-_PIECES = re.compile(r"<\|\w+\|>| ?[A-Za-z]{1,6}|\d{1,2}|\s+|[^\sA-Za-z\d]")
+_PIECES = re.compile(r"<\|\w+\|>| ?[A-Za-z]{1,9}|\d|\s{1,16}|[^\sA-Za-z\d]{1,2}")
 
 
 def pieces(text: str) -> int:

@@ -23,6 +23,7 @@ from adaptive_dd.core.domain import (
     Status,
     parse_setting,
 )
+from adaptive_dd.core.frontier import bucket_edges, bucket_of
 from adaptive_dd.core.wire import parse_timings, route_of
 from adaptive_dd.engine import Engine, MemoryJournal
 from adaptive_dd.metrics import Metrics
@@ -296,7 +297,7 @@ def test_a_failure_after_the_decision_leaves_no_decision_open(monkeypatch: pytes
         def broken(*_: object, **__: object) -> None:
             raise ZeroDivisionError
 
-        monkeypatch.setattr("adaptive_dd.chooser.splice", broken)
+        monkeypatch.setattr("adaptive_dd.actuator.splice", broken)
         choice = await around.choose({"prompt": "Hi"}, path="/completion")
         assert choice.reason == "failed"
         assert not choice.changed
@@ -318,3 +319,37 @@ def test_finishing_records_the_outcome_and_frees_the_place() -> None:
         assert around.engine.in_flight == 0
 
     bench(test)
+
+
+COUNTED_BY = {"new": f"{CHAT}/input_tokens", "old": "/tokenize"}
+
+
+@pytest.mark.parametrize("generation", ["new", "old"])
+@pytest.mark.parametrize("seed", [1, 4, 6])
+def test_over_twenty_turns_the_server_is_asked_twice_at_most_and_every_bucket_is_right(
+    generation: str, seed: int
+) -> None:
+    rng = random.Random(seed)
+    server = CountingServer(generation, say=lambda prompt: prose(rng, rng.randint(20, 400)))
+    edges = bucket_edges(STEPS)
+
+    async def test(around: Bench) -> None:
+        request: dict[str, Any] = {"messages": [{"role": "system", "content": prose(rng, 60)}]}
+        buckets = []
+        for turn in range(20):
+            text = code(rng, rng.randint(5, 90)) if turn % 3 else prose(rng, rng.randint(5, 300))
+            request["messages"].append({"role": "user", "content": text})
+            exact = server.prompt_tokens(request)
+            choice, said = await around.exchange(request)
+            request["messages"].append({"role": "assistant", "content": said})
+            assert choice.context is not None
+            assert choice.context.prompt_tokens is not None
+            bucket = bucket_of(edges, choice.context.prompt_tokens)
+            assert bucket == bucket_of(edges, exact), f"turn {turn}: {choice.context} against {exact}"
+            buckets.append(bucket)
+            assert choice.arm == (N4, N8, N2, N4)[bucket]
+        assert len(set(buckets)) >= 3
+        asked = [path for path in server.counts if path == COUNTED_BY[generation]]
+        assert len(asked) <= 2
+
+    bench(test, server)

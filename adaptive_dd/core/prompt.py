@@ -69,7 +69,9 @@ class Prompt:
     content      canonical bytes of the prompt; for a list of prompts those of the longest
     beginning    what tells conversations apart: the messages up to the first of the user, or the first bytes
     messages     number of messages, 0 for other forms
-    soft_bytes   of `content`, bytes that a template may drop in a later turn (reasoning)
+    soft_bytes   of `content`, reasoning, which a template may leave out
+    live_bytes   of those, what came after the user's last message: once that is answered, a template that kept it
+                 may leave it out
     tokens       its exact length where it was sent as tokens, else None
     multimodal   images, audio or files are part of it, so that no text tells its length
     """
@@ -79,6 +81,7 @@ class Prompt:
     beginning: bytes = b""
     messages: int = 0
     soft_bytes: int = 0
+    live_bytes: int = 0
     tokens: int | None = None
     multimodal: bool = False
 
@@ -92,10 +95,13 @@ class _Reading:
 
     chunks: list[bytes]
     soft_bytes: int = 0
+    live_bytes: int = 0
     multimodal: bool = False
 
     def thought(self, text: str) -> str:
-        self.soft_bytes += len(text.encode("utf-8", "surrogatepass"))
+        size = len(_encoded(text))
+        self.soft_bytes += size
+        self.live_bytes += size
         return text
 
 
@@ -156,6 +162,14 @@ def _add_message(message: object, reading: _Reading) -> str:
     return role
 
 
+def _only_tool_results(message: object) -> bool:
+    """Anthropic's way of answering a tool call: a user's message that no user wrote."""
+    content = message.get("content") if isinstance(message, dict) else None
+    return isinstance(content, list) and any(
+        isinstance(part, dict) and part.get("type") == "tool_result" for part in content
+    )
+
+
 def _from_messages(request: Mapping[str, Any], system: object, messages: Sequence[object]) -> Prompt:
     header = {key: request[key] for key in _RENDERED_FIELDS if request.get(key) is not None}
     reading = _Reading([_encoded(_dumped(header))])
@@ -163,14 +177,16 @@ def _from_messages(request: Mapping[str, Any], system: object, messages: Sequenc
         _add_message({"role": "system", "content": system}, reading)
     end_of_beginning = 0
     for message in messages:
-        if _add_message(message, reading) == "user" and not end_of_beginning:
-            end_of_beginning = len(reading.chunks)
+        if _add_message(message, reading) == "user" and not _only_tool_results(message):
+            end_of_beginning = end_of_beginning or len(reading.chunks)
+            reading.live_bytes = 0
     return Prompt(
         "messages",
         b"".join(reading.chunks),
         b"".join(reading.chunks[1 : end_of_beginning or 2]),
         messages=len(reading.chunks) - 1,
         soft_bytes=reading.soft_bytes,
+        live_bytes=reading.live_bytes,
         multimodal=reading.multimodal,
     )
 
