@@ -20,14 +20,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
-from adaptive_dd.core.codec import CodecError, state_to_json
+from adaptive_dd.core.codec import CodecError, state_from_json, state_to_json
 from adaptive_dd.core.controller import State
 from adaptive_dd.core.domain import Deployment
 from adaptive_dd.core.events import Event
 from adaptive_dd.errors import AdaptiveDDError
 from adaptive_dd.files import move_aside, take_lock
 from adaptive_dd.metrics import Metrics
-from adaptive_dd.resume import Resumed
 from adaptive_dd.store import FILE_NAME, EventRow, Reader, SnapshotRow, Store, event_row
 
 log = logging.getLogger("adaptive_dd.journal")
@@ -108,7 +107,17 @@ class StoredJournal:
         if deployment not in self._deployments:
             self._deployments.append(deployment)
         scope = self._deployments.index(deployment)
-        return scope, self._read(lambda reader: reader.resume(deployment), Resumed(None)).state
+        resumed = self._read(lambda reader: reader.resume(deployment), None)
+        return scope, resumed.state if resumed is not None else self._salvaged(scope, deployment)
+
+    def _salvaged(self, scope: int, deployment: Deployment) -> State | None:
+        """The newest readable snapshot of a journal whose rows cannot be read."""
+        text = self._read(Reader.newest_snapshots, {}).get(deployment)
+        if text is None:
+            return None
+        self._gaps.add(scope)
+        self._say(f"{self.path}: its last snapshot is taken as it stands")
+        return state_from_json(text)
 
     @property
     def last_number(self) -> int:

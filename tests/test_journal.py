@@ -384,6 +384,26 @@ def test_a_database_with_broken_pages_is_moved_aside_and_its_snapshots_are_saved
     assert resumed(tmp_path) == again.state
 
 
+def test_broken_rows_that_opening_did_not_look_at_cost_rows_but_not_what_was_learned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with journal_in(tmp_path) as journal:
+        engine = Engine(journal, HERE)
+        traffic(engine, 200)
+    scribble(tmp_path / FILE_NAME, pages_of(tmp_path, "events")[1:])
+    monkeypatch.setattr("adaptive_dd.store.CHECKED_BYTES", 0)
+    with journal_in(tmp_path) as journal:
+        again = Engine(journal, HERE)
+        assert again.state == engine.state
+        notes = " ".join(journal.health()["notes"])
+        for start in range(200, 230, 10):
+            traffic(again, 10, start=start)
+            journal.flush()
+        assert journal.health()["ok"]
+    assert "its last snapshot is taken as it stands" in notes
+    assert resumed(tmp_path) == again.state
+
+
 def test_damage_while_running_costs_rows_but_not_what_was_learned(tmp_path: Path) -> None:
     with journal_in(tmp_path) as journal:
         engine = Engine(journal, HERE)
