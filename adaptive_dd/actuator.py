@@ -21,6 +21,9 @@ from adaptive_dd.upstream import Upstream
 
 Document = Mapping[str, object]
 
+# The server's ways of saying that it does not like a field; 500 is what llama-server answers to a value it throws on.
+REFUSALS = frozenset({400, 422, 500})
+
 
 @dataclass(frozen=True, slots=True)
 class Placed:
@@ -29,6 +32,7 @@ class Placed:
     arm       the setting that acts on it, as far as known; SERVER for "as launched"
     applied   whether it acts because we (or the client) said so
     retry     how to try once more, where this place turns out dead or unwilling before a byte of answer came
+    unwilling  statuses that call for the retry
     rename    aliases to write the public name over in the answer, with that name; None where there are none to hide
     """
 
@@ -37,6 +41,7 @@ class Placed:
     arm: Setting
     applied: bool = False
     retry: Placed | None = None
+    unwilling: frozenset[int] = frozenset()
     rename: tuple[tuple[str, ...], str] | None = None
 
     def renamer(self) -> Renamer | None:
@@ -127,9 +132,10 @@ class Fields:
     def place(self, body: bytes, scanned: Scan, arm: Setting, *, force: bool = False) -> Placed:
         """Splice the arm's fields where the client left them unset."""
         changed = with_setting(body, scanned, arm, force=force)
-        applied = changed != body or (arm != SERVER and arm == client_override(scanned))
+        if changed == body:
+            return Placed(body, self.home, arm, arm != SERVER and arm == client_override(scanned))
         as_it_came = Placed(body, self.home, SERVER)
-        return Placed(changed, self.home, arm, applied, retry=as_it_came if changed != body else None)
+        return Placed(changed, self.home, arm, applied=True, retry=as_it_came, unwilling=REFUSALS)
 
     def finished(self, placed: Placed, context: Context, outcome: Outcome) -> None:
         """Nothing to learn."""

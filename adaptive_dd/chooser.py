@@ -1,6 +1,6 @@
 """The relay's view of deciding: a request in, the bytes to send out, and a word with the engine before and after.
 
-    choose   route + headers + body -> Context -> engine.begin -> splice -> Choice
+    choose   route + headers + body -> Context -> engine.begin -> actuator.place -> Choice
     finish   Choice + Outcome -> engine.finish, and the exact prompt length into the ledger
 
 Everything that can wait is awaited before `begin`; between `begin` and the returned Choice nothing is, so a request
@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from adaptive_dd.actuator import Actuator, Fields, Placed
 from adaptive_dd.core.context import (
     HINT_HEADER,
     Features,
@@ -26,12 +27,22 @@ from adaptive_dd.core.context import (
     header,
 )
 from adaptive_dd.core.controller import State, cap_of, decide
-from adaptive_dd.core.domain import SERVER, Context, Deployment, Kind, Mode, Outcome, Setting
+from adaptive_dd.core.domain import (
+    SERVER,
+    Context,
+    Decision,
+    Deployment,
+    Kind,
+    Mode,
+    Outcome,
+    Setting,
+    Status,
+)
 from adaptive_dd.core.frontier import bucket_of
 from adaptive_dd.core.ledger import Ledger, Prediction, Remembered, family_of, learned, predict
 from adaptive_dd.core.prompt import Prompt
 from adaptive_dd.core.rng import rng_for
-from adaptive_dd.core.wire import Route, Scan, client_override, scan, setting_fields, splice
+from adaptive_dd.core.wire import Route, Scan, scan
 from adaptive_dd.counting import Asking, Counter, api_prefix
 from adaptive_dd.engine import Ticket
 from adaptive_dd.metrics import Metrics
@@ -75,12 +86,14 @@ class Note:
 class Choice:
     """What to send, where, and why.
 
-    body       the bytes to send; `original` are the client's, to be sent again when the server refuses our fields
+    body       the bytes to send; `original` are the client's
     changed    whether both differ
     ticket     the decision's number and record, None where deciding failed
     arm        the setting that acts as far as we know; SERVER for "as launched"
     reason     a key of REASONS
-    applied    whether `arm` stands in the body, by us or by the client itself
+    applied    whether `arm` acts because we, or the client itself, said so
+    placed     how the actuator prepared it: the retry, and the names to hide, are its business
+    timed      by what it can be told beforehand whether an answer will bring timings: endpoint and streaming
     """
 
     body: bytes
@@ -93,6 +106,23 @@ class Choice:
     reason: str = "failed"
     applied: bool = False
     note: Note | None = None
+    placed: Placed | None = None
+    timed: tuple[str, bool] = ("", False)
+
+    @property
+    def retry(self) -> Placed | None:
+        """How to try once more."""
+        return self.placed.retry if self.placed else None
+
+    @property
+    def unwilling(self) -> frozenset[int]:
+        """Statuses that call for the retry."""
+        return self.placed.unwilling if self.placed else frozenset()
+
+    @property
+    def rename(self) -> tuple[tuple[str, ...], str] | None:
+        """Aliases to write the public name over in the answer, with that name."""
+        return self.placed.rename if self.placed else None
 
 
 def edges_that_matter(state: State, context: Context) -> tuple[int, ...] | None:
@@ -129,9 +159,10 @@ class Chooser:
         metrics: Metrics | None = None,
         counter: Counter | None = None,
         salt: bytes = b"",
+        actuator: Actuator | None = None,
     ) -> None:
         self._engine = engine
-        self._upstream = upstream
+        self._actuator: Actuator = Fields(upstream) if actuator is None else actuator
         self._metrics = metrics or Metrics()
         self._counter = counter or Counter(self._metrics)
         self._salt = salt
@@ -139,6 +170,7 @@ class Chooser:
         self._said: set[str] = set()
         self._deployment: Deployment | None = None
         self._era = 0
+        self._untimed: dict[tuple[str, bool], bool] = {}
         self.ledger = Ledger()
         self.sampling_defaults = SamplingDefaults()
 
@@ -157,7 +189,8 @@ class Chooser:
             self._follow_deployment()
             scanned = scan(original) if self._reads(route, body) else Scan()
             context, features = self._context(route, headers, body, scanned)
-            asking = Asking(scanned.document, original, headers, api_prefix(path))
+            document, own = self._actuator.own(original, scanned)
+            asking = Asking(document, own, headers, api_prefix(path))
             context, note = await self._with_length(context, features.prompt, asking)
         except Exception as error:
             self._failed("choose", error)
@@ -187,15 +220,19 @@ class Chooser:
             defaults=self.sampling_defaults,
             salt=self._salt,
         )
+        override, unplaced = self._actuator.wishes(scanned, force=self._engine.state.settings.force)
+        dropped = not route.takes_fields and (self._actuator.takes_fields or not route.json_body)
+        unheard = "route-drops-fields" if dropped else ""
         context = Context(
             None,
             kind=features.kind,
             conversation=features.conversation,
             max_tokens=features.max_tokens,
-            override=client_override(scanned),
-            untouchable=_untouchable(route, headers, body, scanned, features),
+            override=override,
+            untouchable=unheard or _untouchable(headers, body, scanned, features) or unplaced,
+            blind=self._untimed.get(_timed(route.endpoint, scanned), False),
         )
-        return context, features
+        return self._actuator.informed(context), features
 
     def _hint(self, headers: list[Header]) -> str:
         hint = bounded_hint(clean_hint(header(headers, HINT_HEADER)), self._hints)
@@ -222,7 +259,7 @@ class Chooser:
                 return context, note
             source = "sent" if prompt.tokens is not None else "ledger" if prediction.known else "bounded"
             return _measured(context, int(prediction.tokens), source), note
-        counted = await self._counter.count(self._upstream, context.kind.endpoint, asking)
+        counted = await self._counter.count(self._actuator.home, context.kind.endpoint, asking)
         if counted is None:
             return context, note
         self._learn(note, counted, None)
@@ -232,33 +269,39 @@ class Chooser:
         """Decide and splice; nothing is awaited from here on."""
         ticket = None
         try:
-            context = replace(context, in_flight=self._engine.in_flight + 1)
+            context = self._actuator.informed(replace(context, in_flight=self._engine.in_flight + 1))
             ticket = self._engine.begin(context)
-            state, arm, reason = self._engine.state, ticket.decision.arm, ticket.decision.reason
-            body, overridden = original, reason == "request-override"
-            if not overridden and not context.untouchable:
-                arm = arm.clamped(cap_of(state))
-                body = _with_setting(original, scanned, arm, force=state.settings.force)
-            applied = overridden or (body != original or (arm != SERVER and arm == context.override))
-            self._metrics.inc("decisions_total", reason=reason)
+            placed = self._placed(context, scanned, original, ticket.decision)
+            self._metrics.inc("decisions_total", reason=ticket.decision.reason)
             self._metrics.inc("prompt_lengths_total", source=context.tokens_source)
             return Choice(
-                body,
+                placed.body,
                 original,
-                self._upstream,
-                changed=body is not original and body != original,
+                placed.upstream,
+                changed=placed.body is not original and placed.body != original,
                 ticket=ticket,
                 context=context,
-                arm=arm,
-                reason=reason,
-                applied=applied,
+                arm=placed.arm,
+                reason=ticket.decision.reason,
+                applied=placed.applied,
                 note=note,
+                placed=placed,
+                timed=_timed(context.kind.endpoint, scanned),
             )
         except Exception as error:
             self._failed("decide", error)
             if ticket is not None:
                 self._engine.abandon(ticket.number, "not-sent")
-            return Choice(original, original, self._upstream, context=context)
+            return Choice(original, original, self._actuator.home, context=context)
+
+    def _placed(self, context: Context, scanned: Scan, original: bytes, decision: Decision) -> Placed:
+        """The request as the actuator sends it. What must go out as it came still goes to the baseline's place."""
+        state, overridden = self._engine.state, decision.reason == "request-override"
+        if self._actuator.takes_fields and (overridden or context.untouchable):
+            return Placed(original, self._actuator.home, decision.arm, applied=overridden)
+        arm = decision.arm if overridden else decision.arm.clamped(cap_of(state))
+        wanted = SERVER if context.untouchable else arm
+        return self._actuator.place(original, scanned, wanted, force=state.settings.force)
 
     # --- after the answer ----------------------------------------------------------------------------------
 
@@ -269,6 +312,12 @@ class Chooser:
                 self._engine.finish(choice.ticket.number, outcome)
             if choice.note is not None and outcome.timings is not None:
                 self._learn(choice.note, outcome.timings.prompt_tokens, outcome.timings.predicted_n)
+            if outcome.status in (Status.OK, Status.NO_TIMINGS):
+                self._untimed[choice.timed] = outcome.status is Status.NO_TIMINGS
+            if choice.placed is not None and choice.context is not None:
+                self._actuator.finished(choice.placed, choice.context, outcome)
+                if outcome.status is Status.REFUSED:
+                    self._actuator.failed(choice.placed)
         except Exception as error:
             self._failed("finish", error)
 
@@ -290,11 +339,7 @@ def _measured(context: Context, prompt_tokens: int, source: str) -> Context:
     return replace(context, prompt_tokens=prompt_tokens, tokens_source=source)
 
 
-def _untouchable(
-    route: Route, headers: list[Header], body: bytes | None, scanned: Scan, features: Features
-) -> str:
-    if not route.takes_fields:
-        return "route-drops-fields"
+def _untouchable(headers: list[Header], body: bytes | None, scanned: Scan, features: Features) -> str:
     if body is None:
         return "too-large"
     if header(headers, b"content-encoding").strip().lower() not in ("", "identity"):
@@ -302,10 +347,5 @@ def _untouchable(
     return scanned.untouchable or ("multimodal" if features.prompt.multimodal else "")
 
 
-def _with_setting(body: bytes, scanned: Scan, arm: Setting, *, force: bool) -> bytes:
-    """The body with the arm's fields. With force, what the client set beyond them goes back to the launch value."""
-    fields: dict[str, int | float | str | None] = {**setting_fields(arm)}
-    if force:
-        theirs = {member.key for member in scanned.members if member.key.startswith("speculative.")}
-        fields = {**dict.fromkeys(theirs), **fields}  # null is read as "not given"
-    return splice(body, fields, force=force, scanned=scanned) if fields else body
+def _timed(endpoint: str, scanned: Scan) -> tuple[str, bool]:
+    return endpoint, scanned.document.get("stream") is True

@@ -11,11 +11,14 @@ in our own part is counted, and the client's bytes go out as they came: never wo
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from typing import Any, Protocol
 
+from adaptive_dd.actuator import Placed
+from adaptive_dd.core.aliases import Renamer
 from adaptive_dd.core.annotate import Annotator, annotated_document
 from adaptive_dd.core.domain import Context, Outcome, Setting, Status, Timings
 from adaptive_dd.core.tap import Tap
@@ -34,11 +37,9 @@ log = logging.getLogger(__name__)
 ADMIN_PREFIX = "/_dd"
 # A 128k-token prompt is about 500 kB, a few images in base64 are megabytes; beyond this a body is relayed unread.
 BODY_LIMIT_BYTES = 32 * 1024 * 1024
-# A JSON answer longer than this is not annotated, because it would have to be held back.
+# A JSON answer longer than this is not changed (annotated, renamed), because it would have to be held back.
 ANNOTATE_LIMIT_BYTES = 8 * 1024 * 1024
 RETRY_AFTER_S = 2
-# The server's ways of saying that it does not like a field; 500 is what llama-server answers to a value it throws on.
-REFUSALS = frozenset({400, 422, 500})
 
 _HOP_BY_HOP = frozenset(
     {b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade"}
@@ -61,10 +62,6 @@ class Choice(Protocol):
     @property
     def body(self) -> bytes: ...  # noqa: D102
     @property
-    def original(self) -> bytes: ...  # noqa: D102
-    @property
-    def changed(self) -> bool: ...  # noqa: D102
-    @property
     def ticket(self) -> Any: ...  # noqa: D102
     @property
     def context(self) -> Context | None: ...  # noqa: D102
@@ -76,6 +73,12 @@ class Choice(Protocol):
     def upstream(self) -> Upstream: ...  # noqa: D102
     @property
     def applied(self) -> bool: ...  # noqa: D102
+    @property
+    def retry(self) -> Placed | None: ...  # noqa: D102
+    @property
+    def unwilling(self) -> frozenset[int]: ...  # noqa: D102
+    @property
+    def rename(self) -> tuple[tuple[str, ...], str] | None: ...  # noqa: D102
 
 
 class Chooser(Protocol):
@@ -137,11 +140,48 @@ class Relay:
             else:
                 log.warning("upstream %s: %s", self.upstream.base_url, why)
 
-    def failed(self, where: str, error: Exception) -> None:
+    def failed(self, where: str, error: BaseException) -> None:
         """Our own code failed: counted, and said once per place (the text of a request is never in it)."""
         if not self.metrics.value("own_failures_total", where=where):
             log.error("own failure in %s: %s", where, type(error).__name__, exc_info=error)
         self.metrics.inc("own_failures_total", where=where)
+
+
+class Change(Protocol):
+    """Changes an answer on its way. `feed` gives what can go out now, `end` the rest."""
+
+    def feed(self, chunk: bytes) -> bytes: ...  # noqa: D102
+    def end(self) -> bytes: ...  # noqa: D102
+
+
+class _Noted:
+    """Annotates one JSON document that is fed whole."""
+
+    def __init__(self, note: dict[str, object]) -> None:
+        self._note = note
+
+    def feed(self, chunk: bytes) -> bytes:
+        return annotated_document(chunk, self._note) if chunk else b""
+
+    def end(self) -> bytes:
+        return b""
+
+
+def _through(changes: list[Change], data: bytes, *, last: bool = False) -> bytes:
+    for change in changes:
+        data = change.feed(data) + (change.end() if last else b"")
+    return data
+
+
+async def _held(chunks: AsyncIterator[bytes], limit_bytes: int) -> tuple[bytes, bool]:
+    """The body, and whether it ended within the limit; what follows a longer one is still in `chunks`."""
+    held, size = list[bytes](), 0
+    async for chunk in chunks:
+        held.append(chunk)
+        size += len(chunk)
+        if size > limit_bytes:
+            return b"".join(held), False
+    return b"".join(held), True
 
 
 class _ClientGoneError(Exception):
@@ -159,7 +199,7 @@ class _Exchange:
         self.status = Status.CLIENT_GONE  # what it is when nothing else happens: cancelled, and cut off
         self.http_status = 0
         self.tap: Tap | None = None
-        self.resent = False
+        self.resent: Placed | None = None
         self.started = False
         self.ended = False
         self.body_read = asyncio.Event()
@@ -185,11 +225,11 @@ class _Exchange:
             gone = not work.done()
             work.cancel()
             watch.cancel()
-            results = await asyncio.gather(work, watch, return_exceptions=True)
+            await _ended(work, watch)
         if gone:
             self.relay.metrics.inc("client_gone_total")
-        failure = results[0]
-        if isinstance(failure, Exception):
+        failure = None if work.cancelled() else work.exception()
+        if failure is not None:
             self.relay.failed("relay", failure)
         if not self.ended:
             await self._break_off()
@@ -235,7 +275,7 @@ class _Exchange:
                 status, rejected = Status.REJECTED, found
             else:
                 status = Status.NO_TIMINGS
-        if self.resent and status in (Status.OK, Status.NO_TIMINGS, Status.REJECTED):
+        if self.resent is not None and status in (Status.OK, Status.NO_TIMINGS, Status.REJECTED):
             status = Status.REFUSED
         outcome = Outcome(status, timings, rejected, http_status=self.http_status)
         self.relay.chooser.finish(self.choice, outcome)
@@ -310,11 +350,12 @@ class _Exchange:
         """The upstream's answer, None where we had to answer ourselves."""
         choice = self.choice
         try:
-            if choice is None or not choice.changed:
+            if choice is None or not isinstance(content, bytes):  # a stream can be sent once only
                 return await self._send_once(content)
-            return await self._send_changed(choice)
+            return await self._send_placed(choice, choice.retry)
         except UnreachableError as error:
-            self.status = Status.ERROR
+            # After a first try that reached the server, its absence may be that try's doing.
+            self.status = Status.ERROR if self.resent is None else Status.CUT
             self.relay.found(reachable=False, why=str(error))
             await self._upstream_absent("llama-server is not reachable; is it running?")
         except DiedError as error:
@@ -325,24 +366,29 @@ class _Exchange:
             self.status = Status.CLIENT_GONE
         return None
 
-    async def _send_changed(self, choice: Choice) -> Reply:
-        """Send what we changed; where the server dislikes it, the client's own bytes, once."""
+    async def _send_placed(self, choice: Choice, retry: Placed | None) -> Reply:
+        """Send as chosen; where that place is dead or unwilling and nothing was answered yet, try once more."""
         try:
             reply = await self._send_once(choice.body)
-        except DiedError:
-            return await self._send_original(choice)
-        if reply.status not in REFUSALS:
+        except (DiedError, UnreachableError) as error:
+            if retry is None or (isinstance(error, UnreachableError) and retry.upstream is choice.upstream):
+                raise
+            return await self._send_again(retry)
+        if retry is None or reply.status not in choice.unwilling:
             return reply
         await reply.aclose()
-        return await self._send_original(choice)
+        return await self._send_again(retry)
 
-    async def _send_original(self, choice: Choice) -> Reply:
-        self.resent = True
+    async def _send_again(self, retry: Placed) -> Reply:
+        self.resent = retry
         self.relay.metrics.inc("resent_total")
-        return await self._send_once(choice.original)
+        return await self._send_once(retry.body, retry.upstream)
 
-    async def _send_once(self, content: bytes | AsyncIterator[bytes] | None) -> Reply:
-        upstream = self.choice.upstream if self.choice is not None else self.relay.upstream
+    async def _send_once(
+        self, content: bytes | AsyncIterator[bytes] | None, upstream: Upstream | None = None
+    ) -> Reply:
+        if upstream is None:
+            upstream = self.choice.upstream if self.choice is not None else self.relay.upstream
         reply = await upstream.send(self.scope["method"], self._target(), self._headers(content), content)
         self.http_status = reply.status
         return reply
@@ -362,8 +408,8 @@ class _Exchange:
         if self.choice is not None and plain and reply.status < 400 and (stream or b"json" in kind):
             self.tap = Tap(stream=stream)
         try:
-            if self.tap is not None and self.relay.annotate:
-                await self._pass_annotated(reply, headers, stream=stream)
+            if changes := self._changes(kind, plain=plain):
+                await self._pass_changed(reply, headers, changes, stream=stream)
             else:
                 await self._start(reply.status, headers)
                 async for chunk in reply.aiter_raw():
@@ -394,36 +440,37 @@ class _Exchange:
         self.ended = True
         await self.send({"type": "http.response.body", "body": body, "more_body": False})
 
-    async def _pass_annotated(self, reply: Reply, headers: list[Header], *, stream: bool) -> None:
-        note = self._note()
-        if stream:
-            await self._start(reply.status, headers)
-            annotator = Annotator(note)
-            async for chunk in reply.aiter_raw():
-                if self.tap is not None:
-                    self.tap.feed(chunk)
-                if changed := annotator.feed(chunk):
-                    await self.send({"type": "http.response.body", "body": changed, "more_body": True})
-            if rest := annotator.end():
-                await self.send({"type": "http.response.body", "body": rest, "more_body": True})
-            return
-        held: list[bytes] = []
-        size = 0
+    def _changes(self, kind: bytes, *, plain: bool) -> list[Change]:
+        """What is to be changed in this answer on its way; nothing, for nearly all."""
+        stream, changes = kind.startswith(b"text/event-stream"), list[Change]()
+        if self.choice is not None and self.choice.rename and plain and (stream or b"json" in kind):
+            changes.append(Renamer(*self.choice.rename))
+        if self.tap is not None and self.relay.annotate:
+            changes.append(Annotator(self._note()) if stream else _Noted(self._note()))
+        return changes
+
+    async def _pass_changed(
+        self, reply: Reply, headers: list[Header], changes: list[Change], *, stream: bool
+    ) -> None:
         chunks = reply.aiter_raw()
-        async for chunk in chunks:
-            held.append(chunk)
-            size += len(chunk)
-            if size > ANNOTATE_LIMIT_BYTES:
-                break
-        body = b"".join(held)
-        if size <= ANNOTATE_LIMIT_BYTES:
-            changed = annotated_document(body, note)
-            headers = _with_length(headers, len(body), len(changed))
-            body = changed
+        if not stream:
+            held, whole = await _held(chunks, ANNOTATE_LIMIT_BYTES)
+            body = _through(changes, held, last=True) if whole else held
+            await self._start(reply.status, _with_length(headers, len(held), len(body)) if whole else headers)
+            if self.tap is not None:
+                self.tap.feed(held)
+            await self.send({"type": "http.response.body", "body": body, "more_body": True})
+            async for chunk in chunks:
+                await self._pass(chunk)
+            return
         await self._start(reply.status, headers)
-        await self._pass(body)
         async for chunk in chunks:
-            await self._pass(chunk)
+            if self.tap is not None:
+                self.tap.feed(chunk)
+            if changed := _through(changes, chunk):
+                await self.send({"type": "http.response.body", "body": changed, "more_body": True})
+        if rest := _through(changes, b"", last=True):
+            await self.send({"type": "http.response.body", "body": rest, "more_body": True})
 
     def _answer_headers(self, reply: Reply, *, stream: bool) -> list[Header]:
         drop = _HOP_BY_HOP | _named_by_connection(reply.headers)
@@ -450,13 +497,13 @@ class _Exchange:
         """The decision in the words of the `X-DD-*` headers and of `dynamic_draft`."""
         choice = self.choice
         assert choice is not None
-        applied = choice.applied and not self.resent
+        sent = choice if self.resent is None else self.resent
         decide_us = 0.0 if choice.ticket is None else float(choice.ticket.decide_us)
         return {
-            "applied": applied,
+            "applied": sent.applied,
             "reason": choice.reason,
             "prompt_tokens": None if choice.context is None else choice.context.prompt_tokens,
-            "setting": "server" if self.resent else str(choice.arm),
+            "setting": str(sent.arm),
             "decision_us": round(decide_us, 1),
         }
 
@@ -484,6 +531,13 @@ class _Exchange:
         extension = self.scope.get("extensions", {}).get(EXTENSION)
         if extension is not None:
             extension["abort"]()
+
+
+async def _ended(*tasks: asyncio.Future[None]) -> None:
+    """Wait for cancelled tasks to clean up, also when we are cancelled again meanwhile (a loop that closes does)."""
+    while any(not task.done() for task in tasks):
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait(tasks)
 
 
 def _value_of(headers: list[Header], wanted: bytes) -> bytes | None:

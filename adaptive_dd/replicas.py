@@ -148,6 +148,8 @@ class ByPlace:
         return others[0] if others else None
 
 
+# A server that is going, or coming; an error of the request itself would be the same everywhere.
+UNWILLING = frozenset({500, 502, 503, 504})
 # A server that does not say it is well within this is treated as gone; the next look is soon.
 HEALTH_S = 2.0
 
@@ -184,7 +186,7 @@ class Replicas(ByPlace):
         played = arm if arm in self._upstreams else self.baseline
         other = self._other_than(played)
         retry = None if other is None else Placed(body, self._upstreams[other], other, applied=True)
-        return Placed(body, self._upstreams[played], played, applied=True, retry=retry)
+        return Placed(body, self._upstreams[played], played, applied=True, retry=retry, unwilling=UNWILLING)
 
     async def refresh(self) -> bool:
         """Ask every server whether it is well, all at once."""

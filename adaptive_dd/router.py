@@ -25,6 +25,8 @@ from adaptive_dd.upstream import Header, Upstream
 
 log = logging.getLogger("adaptive_dd.actuator")
 
+# What the router says for a preset that is gone (400 "not loaded", 500 "proxy error") or is coming (503).
+UNWILLING = frozenset({400, 500, 502, 503, 504})
 # GET routes of the router that want a model named, where one server would not.
 ABOUT_ONE_MODEL = (b"/props", b"/slots", b"/metrics", b"/lora-adapters")
 # A large model from a slow disk takes minutes; longer than this, and something is wrong.
@@ -125,7 +127,9 @@ class Presets(ByPlace):
         played = arm if arm in self._arms else self.baseline
         other = self._other_than(played)
         placed = self._placed(body, scanned, played)
-        return placed if other is None else replace(placed, retry=self._placed(body, scanned, other))
+        if other is None:
+            return placed
+        return replace(placed, retry=self._placed(body, scanned, other), unwilling=UNWILLING)
 
     def _placed(self, body: bytes, scanned: Scan, arm: Setting) -> Placed:
         hidden, public = (self.family.aliases, self.family.public), self.family.public

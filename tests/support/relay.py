@@ -9,7 +9,8 @@ from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from adaptive_dd.core.domain import OFF, Context, Outcome, Setting
+from adaptive_dd.actuator import REFUSALS, Placed
+from adaptive_dd.core.domain import OFF, SERVER, Context, Outcome, Setting
 from adaptive_dd.core.wire import Route, setting_fields, splice
 from adaptive_dd.httpd import bind, server_for
 from adaptive_dd.metrics import Metrics
@@ -35,10 +36,16 @@ class FakeChoice:
     reason: str = "frontier"
     ticket: FakeTicket = field(default_factory=FakeTicket)
     context: Context | None = field(default_factory=lambda: Context(12))
+    unwilling: frozenset[int] = REFUSALS
+    rename: tuple[tuple[str, ...], str] | None = None
 
     @property
     def applied(self) -> bool:
         return self.changed
+
+    @property
+    def retry(self) -> Placed | None:
+        return Placed(self.original, self.upstream, SERVER) if self.changed else None
 
 
 class FakeChooser:
