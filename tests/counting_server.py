@@ -66,6 +66,7 @@ class CountingServer:
     asked: list[tuple[str, Headers]] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
     url: str = ""
+    called: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def counts(self) -> list[str]:
@@ -108,6 +109,7 @@ class CountingServer:
             body = await reader.readexactly(int(headers.get("content-length", "0")))
             self.asked.append((path, headers))
             self.bodies.append(body)
+            self.called.set()
             if path.removeprefix(self.prefix) in self.stalls:
                 await reader.read()
                 return
