@@ -10,7 +10,7 @@ from adaptive_dd.core.identity import Identity
 from adaptive_dd.core.listening import Answer, Findings
 from adaptive_dd.core.verdict import advice_on, in_one_line, warnings_on
 from adaptive_dd.errors import UpstreamError
-from adaptive_dd.probe import Headers, probe
+from adaptive_dd.probe import BUDGET_S, Headers, probe
 from adaptive_dd.upstream import Upstream
 from adaptive_dd.watch import Sight, look
 
@@ -55,8 +55,18 @@ class Checkup:
         return warnings_on(self.who, self.found)
 
 
-async def examine(upstream: Upstream, headers: Headers, *, nonce: int, may_probe: bool = True) -> Checkup:
-    """Ask everything. Raises UpstreamError when it does not answer, is loading, or goes away meanwhile."""
+async def examine(
+    upstream: Upstream,
+    headers: Headers,
+    *,
+    nonce: int,
+    may_probe: bool = True,
+    budget_s: float = BUDGET_S,
+) -> Checkup:
+    """Ask everything; probing takes at most `budget_s`.
+
+    Raises UpstreamError when the server does not answer, is loading, or goes away meanwhile.
+    """
     sight = await look(upstream, headers)
     if sight.who is None:
         raise UpstreamError(sight.why)
@@ -73,6 +83,7 @@ async def examine(upstream: Upstream, headers: Headers, *, nonce: int, may_probe
         headers=headers,
         thorough=True,
         raise_to=lambda cap: 2 * cap,
+        budget_s=budget_s,
     )
     counting = {path: await _counts(upstream, headers, path) for path in COUNTING}
     timings = {path: await _timed(upstream, headers, path) for path in GENERATING}

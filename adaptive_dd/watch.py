@@ -21,7 +21,7 @@ from adaptive_dd.core.listening import Answer, Findings
 from adaptive_dd.core.overheard import Overheard, facts_from, heard, refused
 from adaptive_dd.core.verdict import in_one_line, warnings_on
 from adaptive_dd.errors import UpstreamError
-from adaptive_dd.probe import BUSY, Asker, Headers, probe
+from adaptive_dd.probe import BUSY, SLOW, Asker, Headers, probe
 
 log = logging.getLogger("adaptive_dd.watch")
 
@@ -33,6 +33,8 @@ SOON_S, LATE_S = 0.25, 5.0
 CROWDED_S, CROWDED_LATE_S = 2.0, 60.0
 # How often to see whether a client came while a probe is under way; the probe then gives way.
 GIVE_WAY_S = 0.05
+# Rounds of probing that may run out of their time before the server is taken as too slow to ask.
+MOST_SLOW = 3
 # Traffic may contradict a probe's verdict: ask again, but not for ever.
 MOST_REPROBES = 3
 
@@ -110,7 +112,7 @@ class Watch:
         self._answers: list[Answer] = []
         self._overheard = Overheard()
         self._settled = False
-        self._reprobes = 0
+        self._reprobes = self._slow = 0
         self._nudged = asyncio.Event()
         self._said = ""
 
@@ -179,7 +181,9 @@ class Watch:
         if self._settled or not self._may_probe or sight.who.sleeping or sight.who.router or sight.needs_key:
             return self._poll_s, 0.0
         found = await self._probe(sight.who)
-        if found is None or found.trouble == BUSY:
+        self._slow += found is not None and found.trouble == SLOW
+        crowded = found is None or found.trouble == BUSY or (found.trouble == SLOW and self._slow < MOST_SLOW)
+        if found is None or crowded:
             crowded_s = min(max(CROWDED_S, 2 * crowded_s), CROWDED_LATE_S)
             return crowded_s, crowded_s
         self._conclude(found)
@@ -199,7 +203,8 @@ class Watch:
             if came_back:
                 self._tell(f"{self._url} answers again")
             return
-        self._settled, self._answers, self._overheard, self._reprobes = False, [], Overheard(), 0
+        self._settled, self._answers, self._overheard = False, [], Overheard()
+        self._reprobes = self._slow = 0
         if known is None or (known.model, known.build) != (who.model, who.build):
             self.facts = ServerFacts(spec_type=who.spec_type, slots=who.slots)
             self._engine.deploy(self._deployment(who), self.facts)

@@ -64,7 +64,7 @@ def missing(build: str) -> str:
     return ""
 
 
-def command(build: str, port: int, flags: Sequence[str]) -> list[str]:
+def command(build: str, port: int, flags: Sequence[str], *, drafter: bool = True) -> list[str]:
     """The command line: target and draft, few threads, a small context.
 
     ADAPTIVE_DD_REAL_THREADS: 2 by default; 1 helps on a machine that is busy with other work, because the threads
@@ -72,7 +72,8 @@ def command(build: str, port: int, flags: Sequence[str]) -> list[str]:
     """
     threads = os.environ.get("ADAPTIVE_DD_REAL_THREADS", "2")
     fixed = ["--host", "127.0.0.1", "--port", str(port), "-t", threads, "-c", str(CONTEXT_TOKENS)]
-    models = ["-m", str(model("target-f32.gguf")), "-md", str(model("draft-q2_k.gguf"))]
+    models = ["-m", str(model("target-f32.gguf"))]
+    models += ["-md", str(model("draft-q2_k.gguf"))] if drafter else []
     return [str(binary(build)), *models, *fixed, *flags]
 
 
@@ -96,16 +97,18 @@ def wait_until_up(url: str, process: subprocess.Popen[bytes], log: Path) -> None
 
 
 @contextlib.contextmanager
-def starting(build: str, *flags: str, slots: int = 1, wait: bool = True) -> Iterator[RealServer]:
+def starting(
+    build: str, *flags: str, slots: int = 1, wait: bool = True, drafter: bool = True, port: int | None = None
+) -> Iterator[RealServer]:
     """A server for the length of a `with`; skips the test with one line where it is not installed."""
     reason = missing(build)
     if reason:
         pytest.skip(reason)
-    port = free_port()
+    port = port or free_port()
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "server.log"
         with log.open("wb") as sink:
-            line = command(build, port, ("-np", str(slots), *flags))
+            line = command(build, port, ("-np", str(slots), *flags), drafter=drafter)
             process = subprocess.Popen(line, stdout=sink, stderr=subprocess.STDOUT)
         url = f"http://127.0.0.1:{port}"
         try:
