@@ -1,31 +1,50 @@
 """The one entry point to everything learned: `initial`, `decide`, `apply`, `fold`.
 
 The order in which a decision is made: what may not be touched, what the user or the client ordered, what the server
-can hear at all, and only then what is fastest. `decide` reads a state and changes nothing; `apply` is the only
-function that changes anything; a state is the fold of `apply` over the journal.
+can hear at all, and only then what is fastest. `decide` reads a state and changes nothing: it looks up a plan that
+`apply` worked out when the cell's last answer came. `apply` is the only function that changes anything; a state is the
+fold of `apply` over the journal.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from adaptive_dd.core.domain import (
-    SERVER,
-    Cell,
-    Context,
-    Decision,
-    Deployment,
-    Frontier,
-    Listens,
-    Mode,
-    PolicySettings,
-    ServerFacts,
-    Setting,
-)
-from adaptive_dd.core.events import Began, Decided, Event, FactsFound, FreezeSet, ModeSet
-from adaptive_dd.core.frontier import bucket_edges, bucket_of, ladder
+from adaptive_dd.core import estimator, learning, policy
+from adaptive_dd.core.domain import SERVER, Cell, Context, Decision, Listens, Mode, Setting
+from adaptive_dd.core.events import Abandoned, Began, Decided, Event, FactsFound, FreezeSet, ModeSet, Observed
+from adaptive_dd.core.frontier import bucket_edges
+from adaptive_dd.core.planning import planned
+from adaptive_dd.core.policy import Option, Plan
 from adaptive_dd.core.rng import Rng
+from adaptive_dd.core.seeding import seeded
+from adaptive_dd.core.state import (
+    State,
+    arms_for,
+    baseline_of,
+    cap_of,
+    cell_of,
+    load_level,
+    rooms,
+    rung_of,
+    rungs_for,
+    sort_of,
+)
+
+__all__ = [
+    "State",
+    "apply",
+    "baseline_of",
+    "cap_of",
+    "cell_of",
+    "decide",
+    "fold",
+    "initial",
+    "load_level",
+    "rung_of",
+]
 
 # Servers that cannot be told a setting: what to say instead of choosing one.
 UNHEARD: Mapping[Listens, str] = {
@@ -35,65 +54,14 @@ UNHEARD: Mapping[Listens, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class State:
-    """Everything that deciding depends on.
-
-    edges    where context buckets end
-    rungs    the static ladder by kind covered by the frontier's rows ("" for any): one setting per bucket
-    frozen   nothing is learned and nothing is tried
-    open     decisions that still wait for their outcome, by number
-    """
-
-    deployment: Deployment
-    settings: PolicySettings
-    frontier: Frontier
-    edges: tuple[int, ...]
-    rungs: Mapping[str, tuple[Setting, ...]] = field(default_factory=dict)
-    facts: ServerFacts = field(default_factory=ServerFacts)
-    frozen: bool = False
-    next_number: int = 1
-    open: Mapping[int, Decided] = field(default_factory=dict)
-
-
 def initial(began: Began) -> State:
     """The state that a deployment starts from."""
-    state = State(began.deployment, began.settings, began.frontier, bucket_edges(began.frontier))
-    return _with_rungs(state)
+    edges = bucket_edges(began.frontier)
+    state = _prepared(State(began.deployment, began.settings, began.frontier, edges))
+    return replace(state, learned=seeded(state.learned, began.frontier, edges))
 
 
-def cap_of(state: State) -> int | None:
-    """The deepest n_max that may be sent, None where nothing limits it.
-
-    The user's cap, else the launch value; never above what the server refuses, and never above the launch value
-    on a server that can only lower it.
-    """
-    facts = state.facts
-    chosen = state.settings.cap if state.settings.cap is not None else facts.cap
-    if chosen is None:
-        chosen = state.deployment.cap
-    limits = [chosen, facts.limit, facts.cap if facts.listens is Listens.LOWERS_N else None]
-    known = [limit for limit in limits if limit is not None]
-    return min(known) if known else None
-
-
-def load_level(in_flight: float) -> int:
-    """0: alone, 1: two or three at a time, 2: more."""
-    return 0 if in_flight < 1.5 else 1 if in_flight < 3.5 else 2
-
-
-def cell_of(state: State, context: Context) -> Cell:
-    """The cell that a context falls into."""
-    bucket = bucket_of(state.edges, context.prompt_tokens or 0)
-    return Cell(bucket, load_level(context.in_flight), str(context.kind))
-
-
-def rung_of(state: State, cell: Cell) -> Setting:
-    """The static ladder's setting for a cell, within the cap."""
-    rungs = state.rungs.get(cell.kind)
-    if rungs is None:
-        rungs = state.rungs.get("") or _rungs(state, cell.kind)
-    return rungs[min(cell.bucket, len(rungs) - 1)]
+# --- deciding ------------------------------------------------------------------------------------------------
 
 
 def decide(state: State, context: Context, rng: Rng) -> Decision:
@@ -103,12 +71,15 @@ def decide(state: State, context: Context, rng: Rng) -> Decision:
     if settled is not None:
         arm, reason = settled
         return Decision(arm, reason, 1.0, cell)
-    arm = rung_of(state, cell)
-    reason = "frozen" if state.settings.mode is Mode.FROZEN or state.frozen else "frontier"
-    return Decision(arm, reason if arm != state.settings.baseline else "baseline", 1.0, cell)
+    if state.settings.mode is not Mode.ADAPTIVE:
+        arm = rung_of(state, cell)
+        reason = "frozen" if state.settings.mode is Mode.FROZEN or state.frozen else "frontier"
+        return Decision(arm, reason if arm != state.arms[0].setting else "baseline", 1.0, cell)
+    option = _drawn(state, context, cell, rng)
+    return Decision(option.arm, option.reason, option.share, cell)
 
 
-def _settled(state: State, context: Context) -> tuple[Setting, str] | None:
+def _settled(state: State, context: Context) -> tuple[Setting, str] | None:  # noqa: PLR0911 - an order of precedence
     """What is sent, and why, where there is nothing to choose; in order of precedence."""
     settings, unheard = state.settings, UNHEARD.get(state.facts.listens)
     if context.untouchable:
@@ -122,8 +93,37 @@ def _settled(state: State, context: Context) -> tuple[Setting, str] | None:
     if settings.mode is Mode.OBSERVE:
         return SERVER, "observe"
     if context.prompt_tokens is None:
-        return settings.baseline.clamped(cap_of(state)), "no-count"
+        return baseline_of(state), "no-count"
     return None
+
+
+def _drawn(state: State, context: Context, cell: Cell, rng: Rng) -> Option:
+    """What the adaptive policy draws."""
+    plan = _plan_for(state, context, cell)
+    if plan is None:
+        return Option(state.arms[0].setting, "refresh", 1.0, -math.inf)
+    if state.frozen:
+        return replace(plan.proven, reason="frozen", share=1.0)
+    if state.guard.anchors and plan.best.arm != plan.fallback.arm:
+        return Option(plan.fallback.arm, "refresh", 1.0, -math.inf)
+    room = state.headroom_ms
+    if cell.bucket in state.tight:
+        room = min(room, state.tight[cell.bucket])
+    return policy.draw(plan, rng.random(), room)
+
+
+def _plan_for(state: State, context: Context, cell: Cell) -> Plan | None:
+    """The plan that a request falls under; None where the baseline's price is not known yet in its node."""
+    sort = sort_of(state, context.conversation)
+    plans = state.plans.get(cell)
+    plan = None if plans is None else plans[sort]
+    if plan is None and estimator.node_of(cell.bucket, cell.load) in state.guard.prices:
+        # A cell's first request: nobody could work it out before.
+        plan = planned(state, state.learned, state.guard, cell, (sort,))[sort]
+    return plan
+
+
+# --- applying ------------------------------------------------------------------------------------------------
 
 
 def apply(state: State, event: Event) -> State:
@@ -132,16 +132,17 @@ def apply(state: State, event: Event) -> State:
         case Began():
             return _began_again(state, event)
         case FactsFound():
-            return _with_rungs(replace(state, facts=event.facts))
+            return _prepared(replace(state, facts=event.facts))
         case ModeSet():
             return replace(state, settings=replace(state.settings, mode=event.mode))
         case FreezeSet():
             return replace(state, frozen=event.frozen)
         case Decided():
-            opened = {**state.open, event.number: event}
-            return replace(state, open=opened, next_number=max(state.next_number, event.number + 1))
-        case _:
-            return replace(state, open={k: v for k, v in state.open.items() if k != event.number})
+            return _decided(state, event)
+        case Observed():
+            return _observed(state, event)
+        case Abandoned():
+            return _closed(state, event.number)
 
 
 def fold(began: Began, events: Iterable[Event]) -> State:
@@ -153,22 +154,78 @@ def fold(began: Began, events: Iterable[Event]) -> State:
 
 
 def _began_again(state: State, event: Began) -> State:
-    """A restart: the same deployment keeps what was learned; requests then on their way are lost."""
+    """A restart: the same deployment keeps what was learned; requests then on their way are lost.
+
+    Other buckets or another baseline are other questions: nothing learned answers them.
+    """
     fresh = initial(event)
     if event.deployment != state.deployment:
         return fresh
-    kept = replace(fresh, facts=state.facts, frozen=state.frozen, next_number=state.next_number)
-    return _with_rungs(kept)
+    if fresh.edges != state.edges or event.settings.baseline != state.settings.baseline:
+        return _prepared(
+            replace(fresh, facts=state.facts, frozen=state.frozen, next_number=state.next_number)
+        )
+    kept = replace(state.guard, reserved={})
+    return _prepared(replace(state, settings=event.settings, frontier=event.frontier, open={}, guard=kept))
 
 
-def _rungs(state: State, kind: str) -> tuple[Setting, ...]:
-    cap, baseline = cap_of(state), state.settings.baseline.clamped(cap_of(state))
-    steps = ladder(state.frontier, edges=state.edges, baseline=baseline, cap=cap, kind=kind)
-    return tuple(step.setting.clamped(cap) for step in steps)
+def _prepared(state: State) -> State:
+    """The state with everything worked out that follows from settings, frontier and facts."""
+    by_kind = any(row.kind for row in state.frontier.rows)
+    room, tight = rooms(state, state.guard)
+    return replace(
+        state,
+        arms=arms_for(state),
+        rungs={} if by_kind else {"": rungs_for(state, "")},
+        plans={},
+        headroom_ms=room,
+        tight=tight,
+    )
 
 
-def _with_rungs(state: State) -> State:
-    """The state with its static ladder computed for every kind that the frontier tells apart."""
-    if any(row.kind for row in state.frontier.rows):
-        return replace(state, rungs={})
-    return replace(state, rungs={"": _rungs(state, "")})
+def _decided(state: State, event: Decided) -> State:
+    kept, decision = state.guard, event.decision
+    if kept.anchors and decision.reason == "refresh":
+        kept = replace(kept, anchors=kept.anchors - 1)
+    worst = _worst_ms(state, event)
+    if worst > 0.0:
+        kept = replace(kept, reserved={**kept.reserved, event.number: worst})
+    return replace(
+        state,
+        open={**state.open, event.number: event},
+        guard=kept,
+        next_number=max(state.next_number, event.number + 1),
+        headroom_ms=state.headroom_ms - worst,
+    )
+
+
+def _worst_ms(state: State, event: Decided) -> float:
+    """What a decision keeps in reserve while it is on its way."""
+    if event.decision.reason != "explore":
+        return 0.0
+    plan = _plan_for(state, event.context, event.decision.cell)
+    options = () if plan is None else (*plan.tries, plan.best)
+    return max([o.worst_ms for o in options if o.arm == event.decision.arm], default=0.0)
+
+
+def _observed(state: State, event: Observed) -> State:
+    decided = state.open.get(event.number)
+    if decided is None:
+        return state
+    state = _closed(state, event.number)
+    if state.frozen or state.settings.mode in (Mode.OFF, Mode.FROZEN):
+        return state
+    return learning.observed(state, decided, event.outcome)
+
+
+def _closed(state: State, number: int) -> State:
+    """The state without an open request, and without what it kept in reserve."""
+    kept, still_open = state.guard, dict(state.open)
+    if still_open.pop(number, None) is None:
+        return state
+    if number not in kept.reserved:
+        return replace(state, open=still_open)
+    reserved = dict(kept.reserved)
+    released = reserved.pop(number)
+    kept = replace(kept, reserved=reserved)
+    return replace(state, open=still_open, guard=kept, headroom_ms=state.headroom_ms + released)

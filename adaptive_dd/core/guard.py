@@ -1,0 +1,327 @@
+"""The guard: what may be played, so that the total never falls far below the fixed baseline.
+
+The unit is decode time. A request of G tokens that took t, where the baseline would have needed tau0 for each token:
+
+    saved = G tau0 - t      ref = G tau0      B = sum saved      Ref = sum ref
+
+tau0 is the baseline's *own price*: the cycle time of its own recent answers, with the text of this very answer (a
+draft of any depth tells how the baseline's depth would have fared). No other arm's slow answer can raise it; a fast
+answer of another arm lowers it at once. The budget rule is that of conservative bandits (Wu, Shariff, Lattimore and
+Szepesvari 2016; Kazerouni et al. 2017): an arm that is not proven is tried only while
+
+    B - slack - reserved - worst(arm) >= -alpha Ref - c0
+
+where `reserved` is the worst case of all requests still on their way, and `slack` what B may be off. Each bucket keeps
+the same account for itself.
+
+Standing of an arm in a cell: the table `TRANSITIONS`. Proof is a confidence sequence on the mean log saving: the normal
+mixture of Robbins (1970) with a plug-in variance (asymptotic confidence sequences, Waudby-Smith et al. 2024), so one
+may look after every answer. Disproof is an e-detector (Shin, Ramdas and Rinaldo 2024): it restarts at one, so an arm
+that was good for a long time has no credit to burn. Both mislead when the price itself is wrong; hence the refreshes,
+and the anchoring baseline request after every surprise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from adaptive_dd.core.acceptance import Weights
+from adaptive_dd.core.domain import Cell
+from adaptive_dd.core.estimator import Reading, Vector
+
+
+class Standing(StrEnum):
+    """What is held of an arm in a cell."""
+
+    CANDIDATE = "candidate"  # unproven: played only where the budget pays
+    CREDITED = "credited"  # the frontier's own measurements beat the baseline
+    PROMOTED = "promoted"  # proven faster here
+    DEMOTED = "demoted"  # proven slower here; a candidate again after a back-off
+    QUARANTINED = "quarantined"  # the server failed or refused it; a candidate again after a back-off
+
+
+class Signal(StrEnum):
+    """What moves an arm's standing."""
+
+    PROVEN = "proven faster"
+    DISPROVEN = "proven slower"
+    REFUSED = "refused or failed"
+    WAITED = "back-off over"
+
+
+TRANSITIONS: Mapping[tuple[Standing, Signal], Standing] = {
+    (Standing.CANDIDATE, Signal.PROVEN): Standing.PROMOTED,
+    (Standing.CREDITED, Signal.PROVEN): Standing.PROMOTED,
+    (Standing.CANDIDATE, Signal.DISPROVEN): Standing.DEMOTED,
+    (Standing.CREDITED, Signal.DISPROVEN): Standing.DEMOTED,
+    (Standing.PROMOTED, Signal.DISPROVEN): Standing.DEMOTED,
+    (Standing.CANDIDATE, Signal.REFUSED): Standing.QUARANTINED,
+    (Standing.CREDITED, Signal.REFUSED): Standing.QUARANTINED,
+    (Standing.PROMOTED, Signal.REFUSED): Standing.QUARANTINED,
+    (Standing.DEMOTED, Signal.REFUSED): Standing.QUARANTINED,
+    (Standing.QUARANTINED, Signal.REFUSED): Standing.QUARANTINED,
+    (Standing.DEMOTED, Signal.WAITED): Standing.CANDIDATE,
+    (Standing.QUARANTINED, Signal.WAITED): Standing.CANDIDATE,
+}
+PROVEN = frozenset({Standing.CREDITED, Standing.PROMOTED})
+BARRED = frozenset({Standing.DEMOTED, Standing.QUARANTINED})
+
+
+def diagram() -> str:
+    """The table as a Mermaid state diagram, for the docs."""
+    lines = ["stateDiagram-v2", "    [*] --> candidate", "    [*] --> credited: a safe frontier row"]
+    lines += [f"    {before} --> {after}: {signal}" for (before, signal), after in TRANSITIONS.items()]
+    return "\n".join(lines)
+
+
+# --- standing ------------------------------------------------------------------------------------------------
+
+# Prior of the variance of one answer's log saving, and the answers it counts for: texts differ by some 15%.
+SAVING_SD, SAVING_LEAN = 0.15, 3.0
+# The mixture's width in answers: tightest after some tens of answers (Howard et al. 2021, section 3.5).
+MIXTURE = 4.0
+# Bet of the e-detector, in units of log saving: best against arms that lose some 10%.
+BET = 2.5
+# A saving counts for no more than this in either direction: one answer is one answer.
+LARGEST_SAVING = 0.7
+# Requests until a barred arm may be tried again; doubles each time, up to a limit.
+BACK_OFF, LONGEST_BACK_OFF = 100, 3200
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """An arm's standing in a cell and the evidence for it since it has it.
+
+    weight, mean, square   answers, their mean log saving and mean squared deviation
+    against                log of the e-detector for "slower"
+    until                  number from which a barred arm is a candidate again
+    setbacks               times it was barred
+    """
+
+    standing: Standing = Standing.CANDIDATE
+    weight: float = 0.0
+    mean: float = 0.0
+    square: float = 0.0
+    against: float = 0.0
+    until: int = 0
+    setbacks: int = 0
+
+    def moved(self, signal: Signal, number: int) -> Trial:
+        """After a signal; unchanged where the table has no row for it."""
+        after = TRANSITIONS.get((self.standing, signal))
+        if after is None:
+            return self
+        if after in BARRED:
+            wait = min(LONGEST_BACK_OFF, BACK_OFF * 2**self.setbacks)
+            return Trial(after, until=number + wait, setbacks=self.setbacks + 1)
+        return Trial(after, self.weight, self.mean, self.square, 0.0, self.until, self.setbacks)
+
+    @property
+    def variance(self) -> float:
+        """Of one answer's log saving."""
+        return (SAVING_LEAN * SAVING_SD**2 + self.weight * self.square) / (SAVING_LEAN + self.weight)
+
+    def radius(self, delta: float) -> float:
+        """Half width of the confidence sequence of the mean log saving."""
+        if self.weight <= 0.0:
+            return math.inf
+        n = self.weight
+        return math.sqrt(
+            self.variance * (n + MIXTURE) / (n * n) * math.log((n + MIXTURE) / (MIXTURE * delta**2))
+        )
+
+    def heard(self, saving: float, weight: float, *, number: int, delta: float, doubt: float) -> Trial:
+        """After one answer that saved `saving` (log). doubt: what the price may be off (log)."""
+        saving = min(max(saving, -LARGEST_SAVING), LARGEST_SAVING)
+        total = self.weight + weight
+        error = saving - self.mean
+        mean = self.mean + error * weight / total
+        square = self.square + (error * (saving - mean) - self.square) * weight / total
+        step = BET * (-saving - doubt) - 0.5 * BET * BET * self.variance
+        against = max(0.0, self.against + weight * step)
+        trial = Trial(self.standing, total, mean, square, against, self.until, self.setbacks)
+        if trial.against > math.log(1.0 / delta):
+            return trial.moved(Signal.DISPROVEN, number)
+        if trial.mean - trial.radius(delta) > doubt:
+            return trial.moved(Signal.PROVEN, number)
+        return trial
+
+
+NEW = Trial()
+
+# --- the baseline's price ------------------------------------------------------------------------------------
+
+# Noise of one baseline answer's cycle time, what no number of answers removes, and what each request since adds.
+PRICE_SD, PRICE_FLOOR, PRICE_AGING = 0.03, 0.006, 0.00008
+# Shares of a surprise that the whole machine's price takes, and one node's (at least).
+DRIFT_GAIN, NODE_GAIN = 0.4, 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """The baseline's cycle time in a node, by its own answers.
+
+    level    log of ms per cycle, without the deployment's `drift`
+    drawn    features of its mean cycle (see `estimator`)
+    weight   answers behind it              number   of the last one
+    """
+
+    level: float
+    drawn: Vector
+    weight: float
+    number: int
+
+    def sd(self, number: int) -> float:
+        """What the price may be off (log)."""
+        age = PRICE_AGING * max(0, number - self.number)
+        return math.sqrt(PRICE_SD**2 / max(self.weight, 0.5) + PRICE_FLOOR**2 + age * age)
+
+
+def line_ratio(coef: Vector, drawn: Vector, other: Vector) -> float:
+    """Cycle time with one set of features over that with another, by the line."""
+    return sum([c * x for c, x in zip(coef, drawn, strict=True)]) / sum(
+        [c * x for c, x in zip(coef, other, strict=True)]
+    )
+
+
+# --- the account ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The realised budget, in ms. doubt: what wrong prices may add up to; square: sum of squared noise."""
+
+    saved_ms: float = 0.0
+    ref_ms: float = 0.0
+    doubt_ms: float = 0.0
+    square: float = 0.0
+
+    def plus(self, other: Account) -> Account:
+        """Both together."""
+        return Account(
+            self.saved_ms + other.saved_ms,
+            self.ref_ms + other.ref_ms,
+            self.doubt_ms + other.doubt_ms,
+            self.square + other.square,
+        )
+
+    def slack_ms(self, quantile: float) -> float:
+        """What `saved_ms` may be too high by; quantile: of the standard normal."""
+        return quantile * (0.5 * self.doubt_ms + math.sqrt(self.square))
+
+
+EMPTY = Account()
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """The guard's memory.
+
+    total, buckets   the accounts
+    trials           standings by cell and name of arm
+    prices, drift    the baseline's price by node, and the log factor of the whole machine on all of them
+    reserved         worst case in ms of each request on its way, by number
+    since_ms         ref of other arms' answers since the baseline was last heard
+    up, down         detectors of other arms' cycle times rising and falling (standard errors)
+    anchors          baseline requests that are due after a surprise
+    calm             number until which no further surprise is raised
+    """
+
+    total: Account = EMPTY
+    buckets: Mapping[int, Account] = field(default_factory=dict)
+    trials: Mapping[Cell, Mapping[str, Trial]] = field(default_factory=dict)
+    prices: Mapping[int, Price] = field(default_factory=dict)
+    drift: float = 0.0
+    reserved: Mapping[int, float] = field(default_factory=dict)
+    since_ms: float = 0.0
+    up: float = 0.0
+    down: float = 0.0
+    anchors: int = 0
+    calm: int = 0
+
+
+def waited(trials: Mapping[str, Trial], number: int) -> Mapping[str, Trial]:
+    """Standings of a cell after those whose back-off is over became candidates again."""
+    over = {a: t for a, t in trials.items() if t.standing in BARRED and t.until <= number}
+    return {**trials, **{a: t.moved(Signal.WAITED, number) for a, t in over.items()}} if over else trials
+
+
+def priced(kept: Guard, node: int, reading: Reading, coef: Vector, number: int) -> Guard:
+    """After an answer of the baseline: its price here, the drift of all prices, and the account set right.
+
+    Where the baseline turns out faster than its price, half of the difference on everything booked since it was last
+    heard is taken back: the price fell somewhere in between.
+    """
+    price, weight, drawn = kept.prices.get(node), reading.weight, reading.drawn
+    if price is None:
+        level = math.log(reading.cycle_ms) - kept.drift
+        return replace(kept, prices={**kept.prices, node: Price(level, drawn, weight, number)}, since_ms=0.0)
+    ratio = line_ratio(coef, drawn, price.drawn)
+    error = math.log(reading.cycle_ms / ratio) - price.level - kept.drift
+    step = DRIFT_GAIN * weight * error
+    gain = max(weight / (price.weight + weight), NODE_GAIN * weight)
+    mixed = [old + gain * (new - old) for old, new in zip(price.drawn, drawn, strict=True)]
+    after = Price(
+        price.level + gain * (error - step),
+        (mixed[0], mixed[1], mixed[2], mixed[3]),
+        min(8.0, price.weight + weight),
+        number,
+    )
+    back = Account(saved_ms=0.5 * min(0.0, error) * kept.since_ms)
+    return replace(
+        kept,
+        prices={**kept.prices, node: after},
+        drift=kept.drift + step,
+        total=kept.total.plus(back),
+        since_ms=0.0,
+    )
+
+
+# --- alarms --------------------------------------------------------------------------------------------------
+
+# Standard errors: what a detector lets pass, and where it rings (a jump of six rings at once).
+ALLOWANCE, ALARM, JUMP = 1.0, 6.0, 7.0
+ALARM_SD = 0.03
+# After an alarm, requests during which no other is raised.
+CALM = 12
+
+
+def listened(kept: Guard, error: float, number: int) -> Guard:
+    """After another arm's cycle time was `error` (log) off; a surprise makes an anchoring baseline request due.
+
+    Cumulative sums both ways (Page 1954). A fall lowers the baseline's price before it is asked: the machine may have
+    become faster for everybody.
+    """
+    z = min(max(error / ALARM_SD, -JUMP), JUMP)
+    up, down = max(0.0, kept.up + z - ALLOWANCE), max(0.0, kept.down - z - ALLOWANCE)
+    if max(up, down) < ALARM or number < kept.calm:
+        return replace(kept, up=min(up, ALARM), down=min(down, ALARM))
+    drift = kept.drift + min(0.0, 0.5 * error) if down >= ALARM else kept.drift
+    return replace(kept, up=0.0, down=0.0, drift=drift, anchors=1, calm=number + CALM)
+
+
+# --- the rule ------------------------------------------------------------------------------------------------
+
+
+def headroom_ms(kept: Guard, *, alpha: float, c0_ms: float, quantile: float) -> float:
+    """What may still be lost: B - slack - reserved + alpha Ref + c0."""
+    total = kept.total
+    return (
+        total.saved_ms - total.slack_ms(quantile) - sum(kept.reserved.values()) + alpha * total.ref_ms + c0_ms
+    )
+
+
+def bucket_headroom_ms(kept: Guard, bucket: int, *, alpha: float, c0_ms: float) -> float:
+    """The same for one bucket's own account (without slack: the deployment's account carries it)."""
+    account = kept.buckets.get(bucket)
+    return c0_ms if account is None else account.saved_ms + alpha * account.ref_ms + c0_ms
+
+
+def worst_ms(cost: list[float], price: Weights, text: Weights, *, stretch: float, tokens: float) -> float:
+    """What an unproven arm may lose on a request: text for text, where its cost at the upper end of its interval is
+    above the baseline's price; text on which it would gain counts for nothing."""
+    lost = sum([max(0.0, stretch * c - p) * w for c, p, w in zip(cost, price, text, strict=True)])
+    return tokens * lost

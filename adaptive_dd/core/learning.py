@@ -1,0 +1,138 @@
+"""What one answer changes: the baseline's price or the account, the alarms, the estimator, the plans of its cell."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from adaptive_dd.core import estimator, guard
+from adaptive_dd.core.domain import SERVER, UNTOUCHABLE, Cell, Outcome, Status, Timings
+from adaptive_dd.core.estimator import SERVER_NAME, Answer, Arm, Learned, Reading, arm_of
+from adaptive_dd.core.events import Decided
+from adaptive_dd.core.guard import NEW, Account, Guard, Signal
+from adaptive_dd.core.planning import PLANS, planned, price_by_text
+from adaptive_dd.core.state import State, arms_for, cell_of, credits_for, load_level, rooms, sort_of
+
+# Answers of fewer cycles than this say nothing about a cycle.
+SHORTEST = 4
+# Relative noise of one answer's saving that the account's slack allows for.
+SAVING_NOISE = 0.05
+# A baseline answer after an alarm that is off by this much says that the whole machine moved.
+COMMON_SHIFT = 0.06
+# Gain on residuals while an alarm holds.
+ALARMED = 3.0
+
+
+def observed(state: State, decided: Decided, outcome: Outcome) -> State:
+    """The state after an answer to a request that is no longer open."""
+    setting = decided.decision.arm
+    if outcome.status is Status.REFUSED:
+        state = _refused(state, decided)
+        setting = SERVER  # the original bytes were sent again, and served
+    elif outcome.status in (Status.ERROR, Status.CUT):
+        return _failed(state, decided, outcome)
+    arm, timings = arm_of(setting), outcome.timings
+    if timings is None or not _teaches(state, decided, arm, timings):
+        return state
+    context = replace(decided.context, prompt_tokens=timings.prompt_tokens or decided.context.prompt_tokens)
+    cell = cell_of(state, context)
+    cell = Cell(cell.bucket, load_level(outcome.mean_in_flight), cell.kind)
+    answer = Answer(arm, cell.bucket, cell.load, cell.kind, context.conversation, timings)
+    return _learned_from(state, cell, answer, decided.number)
+
+
+def _teaches(state: State, decided: Decided, arm: Arm, timings: Timings) -> bool:
+    """Whether an answer says anything about an arm of ours."""
+    long_enough = timings.cycles >= SHORTEST and timings.predicted_ms > 0.0
+    known = arm.name == SERVER_NAME or arm in state.arms
+    return long_enough and known and decided.decision.reason not in UNTOUCHABLE
+
+
+def _refused(state: State, decided: Decided) -> State:
+    """The server refused a setting: nothing as deep is sent again."""
+    depth = decided.decision.arm.n_max
+    if not depth:
+        return state
+    lowest = depth if state.refused is None else min(depth, state.refused)
+    state = replace(state, refused=lowest, plans={})
+    return replace(state, arms=arms_for(state))
+
+
+def _failed(state: State, decided: Decided, outcome: Outcome) -> State:
+    """An error counts against the arm that was sent; not what the client or a loading server did."""
+    cell, name = decided.decision.cell, str(decided.decision.arm)
+    ours = any(arm.name == name for arm in state.arms[1:]) and decided.decision.reason != "request-override"
+    if not ours or (outcome.status is Status.ERROR and outcome.http_status not in (200, 500, 502)):
+        return state
+    trials = state.guard.trials.get(cell) or credits_for(state, cell)
+    moved = trials.get(name, NEW).moved(Signal.REFUSED, state.next_number)
+    kept = replace(state.guard, trials={**state.guard.trials, cell: {**trials, name: moved}})
+    return _replanned(state, state.learned, kept, cell, "")
+
+
+def _learned_from(state: State, cell: Cell, answer: Answer, number: int) -> State:
+    learned, reading = state.learned, estimator.read(state.learned, answer)
+    if answer.arm == state.arms[0]:
+        learned, reading, kept = _heard_baseline(state, answer, reading, number)
+    else:
+        kept = _heard_other(state, cell, answer, reading, number)
+    trust = ALARMED if number < kept.calm else 1.0
+    learned = estimator.learn(learned, answer, reading, trust=trust)
+    length = state.lengths.get(cell.kind, estimator.NOTHING)
+    moved = length.moved(answer.timings.decode_tokens - length.mean, 1.0, lean=0.0, cap=50.0)
+    state = replace(state, lengths={**state.lengths, cell.kind: moved})
+    return _replanned(state, learned, kept, cell, answer.conversation)
+
+
+def _heard_baseline(
+    state: State, answer: Answer, reading: Reading, number: int
+) -> tuple[Learned, Reading, Guard]:
+    """The baseline's answer sets its price, and tells whether an alarm was the whole machine's."""
+    learned, kept = state.learned, state.guard
+    if number < kept.calm and reading.familiar and abs(reading.time_error) > COMMON_SHIFT:
+        learned = replace(learned, common=learned.common + reading.time_error)
+        reading = replace(reading, time_error=0.0)
+    coef = estimator.node_coef(learned, answer.bucket, answer.load)
+    kept = guard.priced(kept, estimator.node_of(answer.bucket, answer.load), reading, coef, number)
+    return learned, reading, _booked(kept, answer.bucket, Account(ref_ms=answer.timings.predicted_ms))
+
+
+def _heard_other(state: State, cell: Cell, answer: Answer, reading: Reading, number: int) -> Guard:
+    """Another arm's answer: booked against the baseline's price, and listened to for a change of the machine."""
+    kept = state.guard
+    if reading.familiar:
+        kept = guard.listened(kept, reading.time_error, number)
+    price = price_by_text(state, state.learned, kept, cell)
+    if price is None:
+        return kept
+    per_token = sum([p * w for p, w in zip(price, reading.posterior, strict=True)])
+    took_ms = answer.timings.predicted_ms
+    ref_ms = per_token * answer.timings.decode_tokens
+    sd = kept.prices[estimator.node_of(cell.bucket, cell.load)].sd(number)
+    entry = Account(ref_ms - took_ms, ref_ms, sd * ref_ms, (SAVING_NOISE * ref_ms) ** 2)
+    kept = _booked(kept, answer.bucket, entry)
+    trials = kept.trials.get(cell) or credits_for(state, cell)
+    heard = trials.get(answer.arm.name, NEW).heard(
+        math.log(ref_ms / took_ms), reading.weight, number=number, delta=state.settings.delta, doubt=sd
+    )
+    trials = {**trials, answer.arm.name: heard}
+    return replace(kept, trials={**kept.trials, cell: trials}, since_ms=kept.since_ms + ref_ms)
+
+
+def _booked(kept: Guard, bucket: int, entry: Account) -> Guard:
+    account = kept.buckets.get(bucket, guard.EMPTY)
+    return replace(kept, total=kept.total.plus(entry), buckets={**kept.buckets, bucket: account.plus(entry)})
+
+
+def _replanned(state: State, learned: Learned, kept: Guard, cell: Cell, conversation: str) -> State:
+    """The state with the plans of one cell worked out again, where the baseline's price is known there."""
+    trials = guard.waited(kept.trials.get(cell, {}), state.next_number)
+    if trials is not kept.trials.get(cell) and trials:
+        kept = replace(kept, trials={**kept.trials, cell: trials})
+    plans = state.plans
+    state = replace(state, learned=learned)
+    if estimator.node_of(cell.bucket, cell.load) in kept.prices:
+        sorts = range(PLANS) if cell not in plans else {0, sort_of(state, conversation)}
+        plans = {**plans, cell: planned(state, learned, kept, cell, sorts)}
+    room, tight = rooms(state, kept)
+    return replace(state, guard=kept, plans=plans, headroom_ms=room, tight=tight)

@@ -1,0 +1,70 @@
+"""Plans of a cell: what the estimator expects of every arm, put before the policy.
+
+Worked out when an answer of the cell came in, so that a request waits for a look-up only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from operator import mul
+
+from adaptive_dd.core import estimator, policy
+from adaptive_dd.core.acceptance import Weights, draft_table, likelihood, product
+from adaptive_dd.core.domain import Cell
+from adaptive_dd.core.estimator import Learned, Place
+from adaptive_dd.core.guard import NEW, Guard
+from adaptive_dd.core.policy import Candidate, Plan, Stakes
+from adaptive_dd.core.state import SORTS, State, credits_for
+
+# The texts that a sort of conversation stands for: centre and spread in logits.
+SORT_CENTRES = (-0.8, 0.25, 1.25, 2.25, 3.3)
+SORT_SD = 0.45
+SORT_LIKELIHOODS = tuple(likelihood(centre, SORT_SD) for centre in SORT_CENTRES)
+# Worst cases are reckoned with answers this much longer than the kind's mean (before any was seen: with this many
+# tokens), and at this upper quantile of an arm's cost.
+LONGER, TOKENS_GUESS, STRETCH = 1.25, 250.0, 1.3
+PLANS = len(SORTS) + 2
+
+
+def price_by_text(state: State, learned: Learned, kept: Guard, cell: Cell) -> Weights | None:
+    """The baseline's price, ms per token by text (level,); None where it was never heard in the node."""
+    price = kept.prices.get(estimator.node_of(cell.bucket, cell.load))
+    if price is None:
+        return None
+    baseline = state.arms[0]
+    t0, t1, t2, t3 = estimator.node_coef(learned, cell.bucket, cell.load)
+    _, drafts, drafted, rejects = price.drawn
+    fixed = t0 + t1 * drafts + t2 * drafted
+    bias = estimator.bias_of(learned, estimator.text_key(cell.kind, cell.bucket), baseline.name)
+    unit = math.exp(price.level + kept.drift + bias) / (fixed + t3 * rejects)
+    rows = draft_table(estimator.depth_of(learned, baseline), baseline.p_min).rows
+    return tuple([(fixed + t3 * rejected) * per_token * unit for _, _, rejected, per_token in rows])
+
+
+def planned(
+    state: State, learned: Learned, kept: Guard, cell: Cell, sorts: Iterable[int]
+) -> tuple[Plan | None, ...]:
+    """The plans of a cell whose baseline has a price, worked out again for some sorts of conversation."""
+    price = price_by_text(state, learned, kept, cell)
+    assert price is not None
+    old = state.plans.get(cell) or (None,) * PLANS
+    texts = estimator.texts_of(learned, cell.kind, cell.bucket)
+    outlooks = estimator.outlooks(learned, Place(cell.bucket, cell.load, cell.kind), state.arms)
+    trials = kept.trials.get(cell) or credits_for(state, cell)
+    standings = [trials.get(arm.name, NEW).standing for arm in state.arms]
+    length = state.lengths.get(cell.kind)
+    tokens = LONGER * (TOKENS_GUESS if length is None else length.mean)
+    settings = state.settings
+    may_try = settings.alpha > 0.0 or settings.c0_ms > 0.0
+    new = list(old)
+    for sort in sorts:
+        text = product(texts, SORT_LIKELIHOODS[sort - 1]) if sort else texts
+        before = old[sort] or old[0]
+        candidates = [
+            Candidate(arm, outlook.cost, sum(map(mul, outlook.cost, text)), outlook.sd, standing)
+            for arm, outlook, standing in zip(state.arms, outlooks, standings, strict=True)
+        ]
+        stakes = Stakes(price, text, tokens, STRETCH, settings.margin, may_try)
+        new[sort] = policy.plan(candidates, stakes, stay=None if before is None else before.best.arm)
+    return tuple(new)

@@ -1,0 +1,225 @@
+"""Choosing: which arms exist, which one is expected to be fastest, and which are worth a trial.
+
+Most decisions exploit. A trial is drawn with a probability that is worked out in advance for every arm, from its
+expected improvement over the best (Mockus 1978): the mean of what it would gain if its cost is as uncertain as the
+estimator says, and nothing where it would lose. So a settled cell tries nothing, a fresh one tries in about one
+decision of five, and every propensity is an exact number. Full Thompson draws explore too much here: the model
+already tells most of what a draw would be made to find out.
+
+Where it misleads: an arm whose cost is wrong *and* believed certain is never tried again; the estimator's forgetting
+and the alarms keep that from lasting.
+
+A `Plan` is worked out off the request's path, one for each cell and sort of conversation. Deciding draws one number
+and looks at the budget.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from adaptive_dd.core.acceptance import Weights
+from adaptive_dd.core.domain import OFF, SERVER, Frontier, Setting
+from adaptive_dd.core.estimator import Arm, arm_of
+from adaptive_dd.core.guard import BARRED, PROVEN, Standing, worst_ms
+
+# Depths that may be tried; beyond 8 speed moves slowly with depth, so the grid thins out.
+DEPTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32)
+P_LEVELS = (0.0, 0.3, 0.6)
+# Without any cap to go by: as deep as public measurements show a gain.
+DEPTH_WITHOUT_CAP = 8
+
+# Share of decisions that keep the baseline's price fresh while something else is played.
+REFRESH = 0.01
+# Most that trials may take together, and what one percent of expected improvement is worth in trials.
+MOST_TRIALS, TRIALS_PER_GAIN = 0.2, 8.0
+# Expected improvement below which nothing is tried: a trial costs more than it can find.
+LEAST_GAIN = 0.002
+# Arms that share the trials of a plan.
+TRIED_AT_ONCE = 3
+# Staying with the arm played before costs nothing below this predicted loss: every switch has a price.
+STAY = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An arm that may be drawn. share: its probability; worst_ms: what the budget must be able to pay."""
+
+    arm: Setting
+    reason: str
+    share: float
+    worst_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do with the next request of a cell.
+
+    tries    drawn first, each with its own probability
+    best     played otherwise, if the budget pays for its worst case
+    proven   played otherwise: proven faster than the baseline, or the baseline
+    fallback the baseline
+    """
+
+    tries: tuple[Option, ...]
+    best: Option
+    proven: Option
+    fallback: Option
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """What is expected of an arm: ms per token by text (level,) and on average, sd of its log, standing."""
+
+    arm: Arm
+    cost: list[float]
+    mean: float
+    sd: float
+    standing: Standing
+
+
+def arms_of(frontier: Frontier, baseline: Setting, *, cap: int | None, only_n: bool) -> tuple[Arm, ...]:
+    """Every arm of a deployment, the baseline first. only_n: the server takes n_max and nothing else."""
+    named = [row.setting for row in frontier.rows] + [setting for _, setting in frontier.rules]
+    deepest = cap if cap is not None else max([DEPTH_WITHOUT_CAP, *[s.n_max or 0 for s in named]])
+    depths = sorted({n for n in DEPTHS if n <= deepest} | ({deepest} if deepest > 0 else set()))
+    levels = _levels(named)
+    grid = (
+        [Setting(n) for n in depths]
+        if only_n
+        else [Setting(n, p) for n in depths for p in levels if _useful(n, p)]
+    )
+    wanted = [] if only_n else [s for s in named if s.n_max is not None and s.n_max <= deepest and s != OFF]
+    found = {OFF, *grid, *wanted} - {baseline, SERVER}
+    return tuple(arm_of(setting) for setting in (baseline, *sorted(found, key=lambda s: s.order)))
+
+
+def _levels(named: Iterable[Setting]) -> tuple[float, ...]:
+    """The p levels of the grid, without those that a named one nearly is."""
+    own = {s.p_min for s in named if s.p_min is not None}
+    return tuple(sorted(own | {p for p in P_LEVELS if all(abs(p - q) > 0.1 or p == q for q in own)}))
+
+
+def _useful(n: int, p: float) -> bool:
+    """A draft of one token hardly needs a way to stop early."""
+    return p == 0.0 or n >= 2
+
+
+def expected_improvement(gain: float, sd: float) -> float:
+    """Mean of max(0, x) for x normal with this mean and sd."""
+    if sd <= 0.0:
+        return max(0.0, gain)
+    z = gain / sd
+    return sd * math.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi) + gain * 0.5 * (
+        1.0 + math.erf(z / math.sqrt(2.0))
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Stakes:
+    """What a plan is made under.
+
+    price      the baseline's price, ms per token by text (level,)
+    text       the texts to expect (level,)
+    tokens     length of answer that a worst case is reckoned with
+    stretch    normal quantile for the upper end of an unproven arm's cost
+    margin     predicted gain below which the baseline stays
+    may_try    False: proven arms and the baseline only
+    """
+
+    price: Weights
+    text: Weights
+    tokens: float
+    stretch: float
+    margin: float
+    may_try: bool
+
+
+def plan(candidates: list[Candidate], stakes: Stakes, *, stay: Setting | None) -> Plan:
+    """Work out a plan. The first candidate is the baseline; `stay` is the arm that was best before."""
+    baseline, *others = candidates
+    fit = [c for c in others if c.standing not in BARRED]
+    known = [c for c in fit if c.standing in PROVEN]
+    proven = _best(baseline, known, stakes.margin, stay)
+    best = _best(baseline, fit, stakes.margin, stay) if stakes.may_try else proven
+    fallback = Option(baseline.arm.setting, "guard", 1.0, -math.inf)
+    return Plan(
+        _tries(best, fit, baseline, stakes) if stakes.may_try else _refresh(best, baseline),
+        _option(best, baseline, stakes),
+        _option(proven, baseline, stakes),
+        fallback,
+    )
+
+
+def _best(baseline: Candidate, others: list[Candidate], margin: float, stay: Setting | None) -> Candidate:
+    """The fastest by expectation; the baseline unless it gains the margin, the arm before unless it loses more than
+    STAY."""
+    if not others:
+        return baseline
+    fastest = min(others, key=lambda c: c.mean)
+    for candidate in others:
+        if candidate.arm.setting == stay and candidate.mean <= fastest.mean * (1.0 + STAY):
+            fastest = candidate
+    return fastest if fastest.mean < baseline.mean * (1.0 - margin) else baseline
+
+
+def _option(candidate: Candidate, baseline: Candidate, stakes: Stakes) -> Option:
+    if candidate is baseline:
+        return Option(baseline.arm.setting, "baseline", 1.0, -math.inf)
+    standing = candidate.standing
+    if standing in PROVEN:
+        reason = "frontier" if standing is Standing.CREDITED else "learned"
+        return Option(candidate.arm.setting, reason, 1.0, 0.0 if stakes.may_try else -math.inf)
+    return Option(candidate.arm.setting, "explore", 1.0, _worst(candidate, stakes))
+
+
+def _worst(candidate: Candidate, stakes: Stakes) -> float:
+    stretch = math.exp(stakes.stretch * candidate.sd)
+    return worst_ms(candidate.cost, stakes.price, stakes.text, stretch=stretch, tokens=stakes.tokens)
+
+
+def _refresh(best: Candidate, baseline: Candidate) -> tuple[Option, ...]:
+    return () if best is baseline else (Option(baseline.arm.setting, "refresh", REFRESH, -math.inf),)
+
+
+def _tries(best: Candidate, fit: list[Candidate], baseline: Candidate, stakes: Stakes) -> tuple[Option, ...]:
+    """The refresh of the baseline, and the arms of the largest expected improvement."""
+    margin = stakes.margin if best is baseline else STAY
+    scored = []
+    for candidate in fit:
+        if candidate is not best:
+            gain = math.log(best.mean / candidate.mean) - margin
+            scored.append((expected_improvement(gain, candidate.sd), candidate))
+    scored = sorted([s for s in scored if s[0] > LEAST_GAIN], key=lambda s: -s[0])[:TRIED_AT_ONCE]
+    if not scored:
+        return _refresh(best, baseline)
+    together = min(MOST_TRIALS, TRIALS_PER_GAIN * scored[0][0])
+    total = sum([value * value for value, _ in scored])
+    tries = [Option(c.arm.setting, "explore", together * v * v / total, _worst(c, stakes)) for v, c in scored]
+    return (*_refresh(best, baseline), *tries)
+
+
+def draw(plan: Plan, uniform: float, headroom_ms: float) -> Option:
+    """Draw an option with one uniform number; what the headroom does not pay for gives its share to the best.
+
+    The option's `share` is the probability with which its arm was drawn, given the headroom.
+    """
+    best = plan.best
+    if best.worst_ms > headroom_ms:
+        best = plan.proven if plan.proven.worst_ms <= headroom_ms else plan.fallback
+    low, rest, found = 0.0, 1.0, None
+    for option in plan.tries:
+        if option.worst_ms <= headroom_ms and option.arm != best.arm:
+            if found is None and low <= uniform < low + option.share:
+                found = option
+            low += option.share
+            rest -= option.share
+    return found if found is not None else Option(best.arm, best.reason, rest, best.worst_ms)
+
+
+def chances(plan: Plan, headroom_ms: float) -> Mapping[Setting, float]:
+    """Probability of every permitted arm (sum 1)."""
+    rest = draw(plan, 1.0, headroom_ms)
+    drawn = {o.arm: o.share for o in plan.tries if o.worst_ms <= headroom_ms and o.arm != rest.arm}
+    return {**drawn, rest.arm: rest.share}

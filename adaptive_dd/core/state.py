@@ -1,0 +1,147 @@
+"""The state of a deployment: one immutable value, and what follows from it without learning anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import NormalDist
+
+from adaptive_dd.core import guard, policy
+from adaptive_dd.core.domain import (
+    Cell,
+    Context,
+    Deployment,
+    Frontier,
+    Listens,
+    PolicySettings,
+    ServerFacts,
+    Setting,
+)
+from adaptive_dd.core.estimator import Arm, Learned, Tally
+from adaptive_dd.core.events import Decided
+from adaptive_dd.core.frontier import bucket_of, ladder, safe_rows_at
+from adaptive_dd.core.guard import Guard, Standing
+from adaptive_dd.core.policy import Plan
+
+# Kinds that are told apart; clients may invent hints without end.
+KINDS = 64
+OTHER_KIND = "other"
+# Conversations are sorted by the logit of their acceptance: a plan for each sort, and one for none (index 0).
+SORTS = (-0.25, 0.75, 1.75, 2.75)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Everything that deciding depends on.
+
+    edges       where context buckets end
+    rungs       the static ladder by kind covered by the frontier's rows ("" for any): one setting per bucket
+    frozen      nothing is learned and nothing is tried
+    open        decisions that still wait for their outcome, by number
+    arms        every arm of the deployment, the baseline first
+    refused     the shallowest depth that the server refused
+    learned     what predictions are made from         guard    what may be lost, and who may play
+    lengths     mean decode tokens of an answer, by kind
+    plans       by cell: for requests without a known conversation, then by sort of conversation
+    headroom_ms what may still be lost; `tight` by bucket, where a bucket's own account allows less
+    """
+
+    deployment: Deployment
+    settings: PolicySettings
+    frontier: Frontier
+    edges: tuple[int, ...]
+    rungs: Mapping[str, tuple[Setting, ...]] = field(default_factory=dict)
+    facts: ServerFacts = field(default_factory=ServerFacts)
+    frozen: bool = False
+    next_number: int = 1
+    open: Mapping[int, Decided] = field(default_factory=dict)
+    arms: tuple[Arm, ...] = ()
+    refused: int | None = None
+    learned: Learned = field(default_factory=Learned)
+    guard: Guard = field(default_factory=Guard)
+    lengths: Mapping[str, Tally] = field(default_factory=dict)
+    plans: Mapping[Cell, tuple[Plan | None, ...]] = field(default_factory=dict)
+    headroom_ms: float = 0.0
+    tight: Mapping[int, float] = field(default_factory=dict)
+
+
+def cap_of(state: State) -> int | None:
+    """The deepest n_max that may be sent, None where nothing limits it.
+
+    The user's cap, else the launch value; never what the server refuses, and never above the launch value on a server
+    that can only lower it.
+    """
+    facts = state.facts
+    chosen = state.settings.cap if state.settings.cap is not None else facts.cap
+    if chosen is None:
+        chosen = state.deployment.cap
+    lowered = facts.cap if facts.listens is Listens.LOWERS_N else None
+    below = None if state.refused is None else state.refused - 1
+    known = [limit for limit in (chosen, facts.limit, lowered, below) if limit is not None]
+    return min(known) if known else None
+
+
+def baseline_of(state: State) -> Setting:
+    """The baseline within the cap."""
+    return state.settings.baseline.clamped(cap_of(state))
+
+
+def load_level(in_flight: float) -> int:
+    """0: alone, 1: two or three at a time, 2: more."""
+    return 0 if in_flight < 1.5 else 1 if in_flight < 3.5 else 2
+
+
+def cell_of(state: State, context: Context) -> Cell:
+    """The cell that a context falls into."""
+    kind = str(context.kind)
+    if len(state.lengths) >= KINDS and kind not in state.lengths:
+        kind = OTHER_KIND
+    return Cell(bucket_of(state.edges, context.prompt_tokens or 0), load_level(context.in_flight), kind)
+
+
+def sort_of(state: State, conversation: str) -> int:
+    """Index of a conversation's sort of text; 0 where nothing is known of it."""
+    talk = state.learned.talks.get(conversation) if conversation else None
+    return 0 if talk is None else 1 + sum([talk.level > edge for edge in SORTS])
+
+
+def rung_of(state: State, cell: Cell) -> Setting:
+    """The static ladder's setting for a cell, within the cap."""
+    rungs = state.rungs.get(cell.kind)
+    if rungs is None:
+        rungs = state.rungs.get("") or rungs_for(state, cell.kind)
+    return rungs[min(cell.bucket, len(rungs) - 1)]
+
+
+def rungs_for(state: State, kind: str) -> tuple[Setting, ...]:
+    """The static ladder for a kind, one setting per bucket."""
+    cap = cap_of(state)
+    steps = ladder(state.frontier, edges=state.edges, baseline=baseline_of(state), cap=cap, kind=kind)
+    return tuple(step.setting.clamped(cap) for step in steps)
+
+
+def arms_for(state: State) -> tuple[Arm, ...]:
+    """Every arm of the deployment, the baseline first."""
+    only_n = state.facts.listens is Listens.LOWERS_N
+    return policy.arms_of(state.frontier, baseline_of(state), cap=cap_of(state), only_n=only_n)
+
+
+def credits_for(state: State, cell: Cell) -> dict[str, guard.Trial]:
+    """Where a cell starts: arms whose own frontier rows beat the baseline are credited."""
+    baseline, cap = baseline_of(state), cap_of(state)
+    rows = safe_rows_at(
+        state.frontier, cell.bucket, edges=state.edges, baseline=baseline, cap=cap, kind=cell.kind
+    )
+    credited = {str(judged.row.setting) for judged in rows}
+    if state.frontier.rules:
+        credited.add(str(rung_of(state, cell)))
+    return {arm.name: guard.Trial(Standing.CREDITED) for arm in state.arms[1:] if arm.name in credited}
+
+
+def rooms(state: State, kept: Guard) -> tuple[float, Mapping[int, float]]:
+    """The headroom in ms, and that of the buckets whose own accounts allow less."""
+    alpha, c0 = state.settings.alpha, state.settings.c0_ms
+    quantile = NormalDist().inv_cdf(1.0 - state.settings.delta)
+    room = guard.headroom_ms(kept, alpha=alpha, c0_ms=c0, quantile=quantile)
+    by_bucket = {b: guard.bucket_headroom_ms(kept, b, alpha=alpha, c0_ms=c0) for b in kept.buckets}
+    return room, {b: r for b, r in by_bucket.items() if r < room}
