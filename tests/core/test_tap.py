@@ -66,6 +66,15 @@ def test_a_data_field_of_several_lines_is_one_value() -> None:
     assert tapped([f"event: x\nid: 3\ndata: {text}\n\n".encode()]).result() == WANTED
 
 
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_an_event_of_several_lines_is_one_event_wherever_it_is_cut(ending: bytes) -> None:
+    text = json.dumps({"timings": TIMINGS}, indent=1).replace("\n", "\ndata: ")
+    raw = f": ping\nevent: x\ndata: {text}\n\n".encode().replace(b"\n", ending)
+    for cut in range(len(raw) + 1):
+        tap = tapped([raw[:cut], raw[cut:]])
+        assert (tap.result(), tap.data_events) == (WANTED, 1), cut
+
+
 def test_a_byte_order_mark_before_the_stream_is_passed_over() -> None:
     text = b"\xef\xbb\xbf" + last_event()
     for cut in range(6):
