@@ -8,12 +8,13 @@ from typing import NamedTuple
 import typer
 
 from adaptive_dd import __version__
+from adaptive_dd.commands.bench import bench
 from adaptive_dd.commands.doctor import doctor
 from adaptive_dd.commands.presets import presets
 from adaptive_dd.commands.serve import serve
 from adaptive_dd.errors import AdaptiveDDError
 
-COMMANDS = (serve, doctor, presets)
+COMMANDS = (serve, doctor, presets, bench)
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 for command in COMMANDS:

@@ -121,7 +121,7 @@ STEP_TEXT = text(0.430, 0.2, sureness=4.8, boast=3.2, hard=0.41)
 P40_PAIR = World(decaying(85.47), linear_shape(0.884, 0.169), launch=Setting(6, 0.75, 0))
 P40_TEXT = text(0.765, 0.183, sureness=36.0, boast=2.84)
 
-# --- Strix Halo, Vulkan, Qwen 27B: c9 (the cliff past 8 rows), texts from m512-m515 (.004).
+# --- Strix Halo, Vulkan, Qwen 27B: c8 (the cliff past 8 rows), texts from m512-m515 (.004).
 STRIX = World(decaying(84.0), linear_shape(1.03, 0.112, cliffs={9: 1.3}), launch=Setting(12, 0.0, 0))
 STRIX_CODE, STRIX_PROSE = text(0.920, 0.138), text(0.878, 0.369)
 
@@ -163,7 +163,7 @@ NOTE = World(
 )
 NOTE_TEXT = text(0.88, 0.2, sureness=60.0)
 
-# --- Gemma-3-270M F32 with a Q2_K draft on 2 cores (g1-g15): a rejection makes a sliding window compute again.
+# --- Gemma-3-270M F32 with a Q2_K draft on 2 cores (g1-g18): a rejection makes a sliding window compute again.
 GEMMA = World(
     decaying(62.5),
     linear_shape(1.376, 0.0),
