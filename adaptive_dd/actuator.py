@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from adaptive_dd.core.aliases import Renamer
-from adaptive_dd.core.domain import SERVER, Context, Outcome, ServerFacts, Setting
+from adaptive_dd.core.domain import SERVER, Context, Deployment, Outcome, ServerFacts, Setting
 from adaptive_dd.core.wire import Scan, client_override, setting_fields, splice
 from adaptive_dd.upstream import Upstream
 
@@ -74,6 +74,9 @@ class Actuator(Protocol):
     def facts(self, found: ServerFacts) -> ServerFacts:
         """What is true of server and actuator together."""
 
+    def deployment(self, found: Deployment) -> Deployment:
+        """The scope of what is learned, by server and actuator together."""
+
     def wishes(self, scanned: Scan, *, force: bool = False) -> tuple[Setting | None, str]:
         """What the client chose itself (None: nothing), and a reason of REASONS not to place it (empty: none)."""
 
@@ -115,6 +118,10 @@ class Fields:
 
     def facts(self, found: ServerFacts) -> ServerFacts:
         """As found: whether fields act is the server's to say."""
+        return found
+
+    def deployment(self, found: Deployment) -> Deployment:
+        """As found."""
         return found
 
     def wishes(self, scanned: Scan, *, force: bool = False) -> tuple[Setting | None, str]:

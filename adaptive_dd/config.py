@@ -7,6 +7,7 @@ and what was expected.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -14,7 +15,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from adaptive_dd.core.domain import LARGEST_N, SETTING_GRAMMAR, Mode, PolicySettings, Setting, parse_setting
+from adaptive_dd.core.domain import (
+    LARGEST_N,
+    OFF,
+    SERVER,
+    SETTING_GRAMMAR,
+    Mode,
+    PolicySettings,
+    Setting,
+    parse_setting,
+)
 from adaptive_dd.errors import UsageError
 
 ENV_PREFIX = "ADAPTIVE_DD_"
@@ -60,6 +70,14 @@ def _url_or_empty(text: str) -> str:
     return _url(text) if text else ""
 
 
+def _arm(text: str) -> tuple[Setting, str]:
+    named, mark, url = text.partition("=")
+    setting = OFF if named.strip() == "off" else parse_setting(named)
+    if not mark or setting == SERVER:
+        raise ValueError
+    return setting, _url(url.strip())
+
+
 def _choice(*allowed: str) -> Callable[[str], str]:
     def read(text: str) -> str:
         if text not in allowed:
@@ -70,7 +88,10 @@ def _choice(*allowed: str) -> Callable[[str], str]:
 
 
 class Row(NamedTuple):
-    """One setting. `expected` completes the sentence "expected ..."; `switch` marks a flag without a value."""
+    """One setting. `expected` completes the sentence "expected ..."; `switch` marks a flag without a value.
+
+    many: it may be given several times (in the environment: separated by spaces or semicolons); its value is a tuple.
+    """
 
     default: Any
     read: Callable[[str], Any]
@@ -85,6 +106,20 @@ _SWITCH = "true or false"
 SETTINGS: Mapping[str, Row] = {
     "upstream": Row(
         "", _url_or_empty, "a URL such as http://127.0.0.1:8080", "The llama-server to put this in front of."
+    ),
+    "actuator": Row(
+        "auto",
+        _choice("auto", "fields", "presets", "replicas"),
+        "auto, fields, presets or replicas",
+        "How a setting reaches the server: request fields, presets of a router, or servers of their own; "
+        "auto finds out.",
+    ),
+    "arm": Row(
+        (),
+        _arm,
+        "a setting and the URL of the server launched with it, such as n4,p0.0=http://127.0.0.1:8081",
+        "A server of its own for one setting; give it once for each. The first is the baseline unless one is named.",
+        many=True,
     ),
     "host": Row("127.0.0.1", str, "an address to listen on", "Address to listen on."),
     "port": Row(8090, _whole(0, 65535), "a port, 0 to 65535", "Port to listen on (0 picks a free one)."),
@@ -190,6 +225,8 @@ class Config:
     """Every setting of `serve`, read and checked. Fields and SETTINGS agree (a test holds them together)."""
 
     upstream: str
+    actuator: str
+    arm: tuple[tuple[Setting, str], ...]
     host: str
     port: int
     baseline: Setting
@@ -240,6 +277,9 @@ def read_value(name: str, value: object, source: str) -> Any:
     """Read one value given as text, number or bool. Raises UsageError with one line."""
     row = SETTINGS[name]
     try:
+        if row.many:
+            given = value if isinstance(value, list | tuple) else re.split(r"[;\s]+", str(value).strip())
+            return tuple(row.read(str(one)) for one in given)
         if isinstance(value, dict | list):
             raise ValueError
         return row.read(str(value))
@@ -274,7 +314,7 @@ def resolve(
     from_file = read_file(file) if file is not None else {}
     values: dict[str, Any] = {}
     for name, row in SETTINGS.items():
-        if flags.get(name) is not None:
+        if flags.get(name) is not None and flags[name] != []:
             values[name] = read_value(name, flags[name], flag_of(name))
         elif env_of(name) in environ:
             values[name] = read_value(name, environ[env_of(name)], env_of(name))
@@ -287,7 +327,8 @@ def resolve(
 
 
 def _check_together(values: Mapping[str, Any], *, need_upstream: bool) -> None:
-    if need_upstream and not values["upstream"]:
+    _check_arms(values)
+    if need_upstream and not values["upstream"] and not values["arm"]:
         raise UsageError(
             f"upstream: not given; expected --upstream or {env_of('upstream')}, {SETTINGS['upstream'].expected}"
         )
@@ -298,6 +339,20 @@ def _check_together(values: Mapping[str, Any], *, need_upstream: bool) -> None:
     cap, n_max = values["cap"], values["baseline"].n_max
     if cap is not None and n_max is not None and n_max > cap:
         raise UsageError(f"baseline: {values['baseline']} is deeper than --cap {cap}; expected n up to {cap}")
+
+
+def _check_arms(values: Mapping[str, Any]) -> None:
+    arms, actuator = [setting for setting, _ in values["arm"]], values["actuator"]
+    if twice := {str(arm) for arm in arms if arms.count(arm) > 1}:
+        raise UsageError(f"arm: {min(twice)} stands twice; expected each setting once")
+    if arms and actuator not in ("auto", "replicas"):
+        raise UsageError(
+            f"arm: servers of their own are no {actuator}; expected --actuator replicas (or auto)"
+        )
+    if actuator == "replicas" and not arms:
+        raise UsageError(f"arm: not given; --actuator replicas expected {SETTINGS['arm'].expected}")
+    if arms and values["upstream"]:
+        raise UsageError("upstream: given beside --arm; expected one of both")
 
 
 assert [field.name for field in fields(Config)] == list(SETTINGS)

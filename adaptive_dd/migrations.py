@@ -75,7 +75,18 @@ def _decisions_view(db: Database) -> None:
     )
 
 
-MIGRATIONS: tuple[Callable[[Database], None], ...] = (_first_tables, _decisions_view)
+def _ways_of_drafting(db: Database) -> None:
+    """How settings reach the server and how it drafts are part of what a deployment is."""
+    db.execute("alter table deployments add column actuator text not null default ''")
+    db.execute("alter table deployments add column spec_type text not null default ''")
+    db.execute("drop index deployments_once")
+    db.execute(
+        """create unique index deployments_once
+            on deployments(upstream, model, build, coalesce(cap, -1), actuator, spec_type)"""
+    )
+
+
+MIGRATIONS: tuple[Callable[[Database], None], ...] = (_first_tables, _decisions_view, _ways_of_drafting)
 
 
 def migrate(db: Database, steps: tuple[Callable[[Database], None], ...] = MIGRATIONS) -> None:

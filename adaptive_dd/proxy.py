@@ -15,6 +15,7 @@ import contextlib
 import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from functools import partial
 from typing import Any, Protocol
 
 from adaptive_dd.actuator import Placed
@@ -40,6 +41,8 @@ BODY_LIMIT_BYTES = 32 * 1024 * 1024
 # A JSON answer longer than this is not changed (annotated, renamed), because it would have to be held back.
 ANNOTATE_LIMIT_BYTES = 8 * 1024 * 1024
 RETRY_AFTER_S = 2
+# A client that sends this header (with any value) sees a router as it is, aliases and all.
+SHOW_ALIASES = b"x-dd-show-aliases"
 
 _HOP_BY_HOP = frozenset(
     {b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade"}
@@ -81,6 +84,19 @@ class Choice(Protocol):
     def rename(self) -> tuple[tuple[str, ...], str] | None: ...  # noqa: D102
 
 
+class View(Protocol):
+    """A server that is shown to clients otherwise than it is, on routes that do not generate."""
+
+    def concerns(self, method: str, path: str) -> bool:
+        """Whether anything about this request or its answer is changed."""
+
+    def target_for(self, method: str, target: bytes) -> bytes:
+        """The request target to send instead."""
+
+    def shown(self, method: str, path: str, body: bytes) -> bytes:
+        """The answer's body to show instead."""
+
+
 class Chooser(Protocol):
     """Who decides. `choose` may raise; `finish` never does."""
 
@@ -115,6 +131,7 @@ class Relay:
         self.annotate = annotate
         self.body_limit_bytes = body_limit_bytes
         self.reachable = True
+        self.view: View | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One ASGI call."""
@@ -154,14 +171,14 @@ class Change(Protocol):
     def end(self) -> bytes: ...  # noqa: D102
 
 
-class _Noted:
-    """Annotates one JSON document that is fed whole."""
+class _Whole:
+    """Changes a body that is fed whole."""
 
-    def __init__(self, note: dict[str, object]) -> None:
-        self._note = note
+    def __init__(self, change: Callable[[bytes], bytes]) -> None:
+        self._change = change
 
     def feed(self, chunk: bytes) -> bytes:
-        return annotated_document(chunk, self._note) if chunk else b""
+        return self._change(chunk) if chunk else b""
 
     def end(self) -> bytes:
         return b""
@@ -200,6 +217,7 @@ class _Exchange:
         self.http_status = 0
         self.tap: Tap | None = None
         self.resent: Placed | None = None
+        self.view = self._view()
         self.started = False
         self.ended = False
         self.body_read = asyncio.Event()
@@ -337,7 +355,18 @@ class _Exchange:
             headers.append((b"transfer-encoding", b"chunked"))
         return headers
 
+    def _view(self) -> View | None:
+        """The view that concerns this request, None where the client sees things as they are."""
+        view, scope = self.relay.view, self.scope
+        if view is None or self.route is not None or _value_of(scope["headers"], SHOW_ALIASES) is not None:
+            return None
+        return view if view.concerns(scope["method"], scope["path"]) else None
+
     def _target(self) -> bytes:
+        target = self._own_target()
+        return target if self.view is None else self.view.target_for(self.scope["method"], target)
+
+    def _own_target(self) -> bytes:
         extension = self.scope.get("extensions", {}).get(EXTENSION)
         if extension is not None and extension["raw_target"].startswith((b"/", b"*")):
             target: bytes = extension["raw_target"]
@@ -445,8 +474,11 @@ class _Exchange:
         stream, changes = kind.startswith(b"text/event-stream"), list[Change]()
         if self.choice is not None and self.choice.rename and plain and (stream or b"json" in kind):
             changes.append(Renamer(*self.choice.rename))
+        if self.view is not None and plain and not stream:
+            changes.append(_Whole(partial(self.view.shown, self.scope["method"], self.scope["path"])))
         if self.tap is not None and self.relay.annotate:
-            changes.append(Annotator(self._note()) if stream else _Noted(self._note()))
+            note = self._note()
+            changes.append(Annotator(note) if stream else _Whole(lambda body: annotated_document(body, note)))
         return changes
 
     async def _pass_changed(

@@ -10,7 +10,16 @@ from dataclasses import replace
 
 from adaptive_dd.actuator import Document, Placed
 from adaptive_dd.core.cost import PromptSpeed
-from adaptive_dd.core.domain import SERVER, Context, Listens, Outcome, ServerFacts, Setting, Status
+from adaptive_dd.core.domain import (
+    SERVER,
+    Context,
+    Deployment,
+    Listens,
+    Outcome,
+    ServerFacts,
+    Setting,
+    Status,
+)
 from adaptive_dd.core.wire import Scan, client_override
 from adaptive_dd.errors import UpstreamError, UsageError
 from adaptive_dd.upstream import Upstream
@@ -94,9 +103,18 @@ class ByPlace:
         return self._answering if self.baseline in self._answering else (self.baseline, *self._answering)
 
     def facts(self, found: ServerFacts) -> ServerFacts:
-        """Settings act, whatever the server does with fields; the cap is the deepest arm."""
-        deepest = max((arm.n_max or 0 for arm in self.settings()), default=0)
-        return replace(found, listens=Listens.HONOURS, cap=deepest, limit=None)
+        """Settings act, whatever the server does with fields, but no others than these; the cap is the deepest."""
+        arms = self.all_arms() or (self.baseline,)
+        deepest = max(arm.n_max or 0 for arm in arms)
+        return replace(found, listens=Listens.HONOURS, cap=deepest, limit=None, arms=arms)
+
+    def all_arms(self) -> tuple[Setting, ...]:
+        """Every arm, whether its place answers now or not."""
+        raise NotImplementedError
+
+    def deployment(self, found: Deployment) -> Deployment:
+        """Another actuator is another deployment: the same setting may cost something else."""
+        return replace(found, cap=None, actuator=self.name)
 
     def wishes(self, scanned: Scan, *, force: bool = False) -> tuple[Setting | None, str]:
         """The client's fields, which no server behind reads: played where there is such an arm, else said."""
@@ -168,6 +186,10 @@ class Replicas(ByPlace):
         super().__init__(next(iter(upstreams)) if baseline == SERVER else baseline)
         self._upstreams = dict(upstreams)
         self._answering = tuple(upstreams)
+
+    def all_arms(self) -> tuple[Setting, ...]:
+        """As given."""
+        return tuple(self._upstreams)
 
     @property
     def home(self) -> Upstream:

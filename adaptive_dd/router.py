@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote
 
 from adaptive_dd.actuator import Document, Placed
 from adaptive_dd.core.aliases import Family, Preset, as_public, families_of, one_model
-from adaptive_dd.core.domain import SERVER, Setting
+from adaptive_dd.core.domain import SERVER, Deployment, Setting
 from adaptive_dd.core.wire import Scan, replace_value
 from adaptive_dd.errors import UpstreamError
 from adaptive_dd.replicas import ByPlace
@@ -49,14 +49,26 @@ class Presets(ByPlace):
         *,
         public: str = "",
         headers: Iterable[Header] = (),
+        cap: int | None = None,
     ) -> None:
         super().__init__(baseline)
+        self._cap = cap
         self.home = upstream
         self.family = Family(public, ())
         self._configured, self._wanted = baseline, public
         self._headers = tuple(headers)
         self._arms: dict[Setting, Preset] = {}
         self._said: set[str] = set()
+
+    def all_arms(self) -> tuple[Setting, ...]:
+        """Those whose presets do what they are called."""
+        return tuple(self._arms)
+
+    def deployment(self, found: Deployment) -> Deployment:
+        """With the model behind the presets, and how they draft: a router's own properties name neither."""
+        kinds = sorted({preset.spec_type for preset in self._arms.values()} - {"", "none"})
+        named = self.family.public or found.model
+        return replace(super().deployment(found), model=named, spec_type=",".join(kinds) or found.spec_type)
 
     async def refresh(self) -> bool:
         """Ask the router which presets it has and which are loaded."""
@@ -75,11 +87,15 @@ class Presets(ByPlace):
             return self._found(())
         self.family = max(fitting, key=lambda family: (len(family.presets), family.public))
         for preset in self.family.presets:
-            if preset.fault:
-                self._say(f"preset {preset.alias!r} is no arm: {preset.fault}")
-        self._arms = {preset.setting: preset for preset in self.family.presets if not preset.fault}
+            if fault := self._fault(preset):
+                self._say(f"preset {preset.alias!r} is no arm: {fault}")
+        self._arms = {preset.setting: preset for preset in self.family.presets if not self._fault(preset)}
         self._settle_baseline()
         return self._found([arm for arm, preset in self._arms.items() if preset.resident])
+
+    def _fault(self, preset: Preset) -> str:
+        too_deep = self._cap is not None and (preset.setting.n_max or 0) > self._cap
+        return preset.fault or (f"it is deeper than the cap {self._cap}" if too_deep else "")
 
     def _settle_baseline(self) -> None:
         """As configured; else the preset that the router itself plays for the public name, else the first one."""
@@ -145,6 +161,11 @@ class Presets(ByPlace):
 
     # --- what clients see of the router
 
+    def concerns(self, method: str, path: str) -> bool:
+        """Whether a request that does not generate, or its answer, has something to hide."""
+        told = path.endswith("/models") or path.encode().endswith(ABOUT_ONE_MODEL)
+        return method == "GET" and told and bool(self._arms)
+
     def target_for(self, method: str, target: bytes) -> bytes:
         """The request target with the baseline's alias as `model`, for GET routes that need one and name none."""
         path, _, query = target.partition(b"?")
@@ -173,6 +194,15 @@ class Presets(ByPlace):
         return tuple(
             arm for arm, preset in self._arms.items() if arm not in self._answering and not preset.failed
         )
+
+    async def has_room(self) -> bool:
+        """Whether the router can load one more preset without unloading another."""
+        try:
+            status, props = await self.home.ask("GET", "/props", headers=self._headers)
+        except UpstreamError:
+            return False
+        most = props.get("max_instances") if status == 200 and isinstance(props, dict) else None
+        return isinstance(most, int) and (most <= 0 or len(self._answering) < most)
 
     async def load(self, arm: Setting, *, clock_s: Callable[[], float] = time.monotonic) -> float:
         """Have the router load an arm's preset, and wait for it: the milliseconds that took.

@@ -8,9 +8,11 @@ classes with these methods.
 from __future__ import annotations
 
 import hashlib
+import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import astuple, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +26,8 @@ from adaptive_dd.migrations import MIGRATIONS, migrate, schema_version
 from adaptive_dd.resume import LAST, Resumed, Snapshot, resume
 
 FILE_NAME = "adaptive-dd.db"
+MAGIC = b"SQLite format 3\0"
+DEPLOYMENT_COLUMNS = tuple(field.name for field in fields(Deployment))
 
 # Snapshots kept at the end; older ones are thinned to one per `SPACING`, so that retention has where to cut.
 NEWEST_SNAPSHOTS = 3
@@ -62,7 +66,7 @@ class Store:
     """One open database. Raises sqlite3.Error and OSError as they come; StoreError for a newer schema."""
 
     def __init__(self, path: Path) -> None:
-        self.inode = 0
+        self._path, self._inode = path, 0
         unclean = path.with_name(path.name + "-wal").exists()
         self._db = _connect(path, "rwc")
         try:
@@ -73,7 +77,7 @@ class Store:
             )  # survives a killed process; a power cut loses the tail
             self._db.execute("pragma journal_size_limit = 16777216")
             migrate(self._db)
-            self.inode = path.stat().st_ino
+            self._inode = path.stat().st_ino
         except BaseException:
             self._db.close()
             raise
@@ -81,6 +85,18 @@ class Store:
     def close(self) -> None:
         """Fold the write-ahead log into the file and close it."""
         self._db.close()
+
+    def is_there(self) -> bool:
+        """Is the file still the one that was opened? Raises DatabaseError when something wrote over it."""
+        try:
+            with self._path.open("rb") as file:
+                same = os.fstat(file.fileno()).st_ino == self._inode
+                head = file.read(len(MAGIC))
+        except FileNotFoundError:
+            return False
+        if same and head and head != MAGIC:
+            raise _damaged("its first bytes are not SQLite's")
+        return same
 
     def position(self) -> int:
         """Id of the last event ever written, to notice that somebody else wrote here."""
@@ -112,12 +128,12 @@ class Store:
             )
 
     def _number_of(self, deployment: Deployment) -> int:
-        known = (deployment.upstream, deployment.model, deployment.build, deployment.cap)
-        found = self._db.execute(
-            "select id from deployments where upstream = ? and model = ? and build = ? and cap is ?", known
-        ).fetchone()
+        known = astuple(deployment)
+        where = " and ".join(f"{column} is ?" for column in DEPLOYMENT_COLUMNS)
+        found = self._db.execute(f"select id from deployments where {where}", known).fetchone()
         if found is None:
-            sql = "insert into deployments (upstream, model, build, cap) values (?, ?, ?, ?) returning id"
+            names, marks = ", ".join(DEPLOYMENT_COLUMNS), ", ".join("?" * len(known))
+            sql = f"insert into deployments ({names}) values ({marks}) returning id"
             found = self._db.execute(sql, known).fetchone()
         return int(found[0])
 
@@ -311,9 +327,13 @@ def _check(db: Database, *, whole: bool) -> None:
     for which in [""] if whole else [f"('{table}')" for table in tables]:
         found = db.execute(f"pragma quick_check{which}").fetchone()[0]
         if found != "ok":
-            error = sqlite3.DatabaseError(f"malformed: {found}")
-            error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
-            raise error
+            raise _damaged(found)
+
+
+def _damaged(what: str) -> sqlite3.DatabaseError:
+    error = sqlite3.DatabaseError(f"malformed: {what}")
+    error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+    return error
 
 
 def _position(db: Database) -> int:
@@ -326,5 +346,6 @@ def _digest(body: str) -> str:
 
 
 def _deployments(db: Database) -> dict[int, Deployment]:
-    rows = db.execute("select id, upstream, model, build, cap from deployments order by id").fetchall()
+    names = ", ".join(DEPLOYMENT_COLUMNS)
+    rows = db.execute(f"select id, {names} from deployments order by id").fetchall()
     return {row[0]: Deployment(*row[1:]) for row in rows}

@@ -215,7 +215,7 @@ class Watch:
             self._tell(f"not probing it: {why}; what it does with draft settings is learned from the traffic")
 
     def _deployment(self, who: Identity, cap: int | None = None) -> Deployment:
-        return Deployment(self._url, who.model, who.build, cap)
+        return Deployment(self._url, who.model, who.build, cap, spec_type=who.spec_type)
 
     async def _probe(self, who: Identity) -> Findings | None:
         """Probe, giving way to clients; None when one came. What was answered so far is kept for the next try."""

@@ -18,6 +18,7 @@ from adaptive_dd.core.domain import (
     OFF,
     SERVER,
     Context,
+    Deployment,
     Listens,
     Outcome,
     ServerFacts,
@@ -68,10 +69,14 @@ class FakeRouter(FakeUpstream):
         self.home = f"{public}@{next(iter(settings))}"
         self.public, self.up, self.loads = public, True, True
         self.failed: set[str] = set()
+        self.args: list[str] = []
+        self.most: int | None = 4
 
     def _serve(self, method: str, path: str, body: Any) -> tuple[int, object]:
         if not self.up:
             raise UpstreamError("gone")
+        if path == "/props":
+            return 200, {"role": "router", "max_instances": self.most}
         if path == "/models/load":
             if body["model"] not in self.status:
                 return 404, {}
@@ -82,7 +87,7 @@ class FakeRouter(FakeUpstream):
     def _entry(self, alias: str) -> dict[str, object]:
         status = {
             "value": self.status[alias],
-            "args": [],
+            "args": self.args,
             **({"failed": True} if alias in self.failed else {}),
         }
         return {"id": alias, "aliases": [self.public] if alias == self.home else [], "status": status}
@@ -234,6 +239,23 @@ class ByPlaceContract(Contract):
     def test_settings_act_whatever_the_server_does_with_fields(self) -> None:
         facts = self.make().facts(ServerFacts(Listens.IGNORES, limit=3, slots=4))
         assert (facts.listens, facts.cap, facts.limit, facts.slots) == (Listens.HONOURS, 8, None, 4)
+        assert facts.arms == FOUR
+
+    def test_an_arm_that_does_not_answer_now_is_still_an_arm_of_the_deployment(self) -> None:
+        actuator = self.make()
+        actuator.failed(place(actuator, N8))
+        assert actuator.facts(ServerFacts()).arms == FOUR
+        assert actuator.informed(talk(5)).arms == (OFF, N2, N8P)
+
+    def test_what_is_learned_belongs_to_server_and_actuator_together(self) -> None:
+        actuator = self.make()
+        scope = actuator.deployment(Deployment("http://one", "m", "b", cap=4))
+        assert (scope.upstream, scope.build, scope.cap, scope.actuator) == (
+            "http://one",
+            "b",
+            None,
+            actuator.name,
+        )
 
     def test_what_is_no_arm_is_played_as_the_baseline_and_said_so(self) -> None:
         actuator = self.make()
@@ -361,6 +383,26 @@ class TestPresets(ByPlaceContract):
         actuator = presets(public="other")
         asyncio.run(actuator.refresh())
         assert caplog.text.count("no presets of 'other'") == 1
+
+    def test_a_preset_deeper_than_the_cap_is_no_arm(self) -> None:
+        assert presets(cap=2).settings() == (OFF, N2)
+
+    def test_the_deployment_names_the_model_behind_the_presets_and_how_they_draft(self) -> None:
+        router = FakeRouter()
+        router.args = ["--spec-type", "draft-mtp"]
+        del router.status["gemma@off"]
+        scope = presets(router).deployment(Deployment("http://one", "none", "b1"))
+        assert (scope.model, scope.spec_type, scope.build) == ("gemma", "draft-mtp", "b1")
+
+    def test_there_is_room_where_the_router_loads_without_unloading(self) -> None:
+        router = FakeRouter()
+        actuator = presets(router)
+        assert [asyncio.run(actuator.has_room()) for router.most in (0, 4, 5, None)] == [
+            True,
+            False,
+            True,
+            False,
+        ]
 
     def test_loading_is_asked_for_waited_for_and_timed(self) -> None:
         router = FakeRouter()

@@ -30,6 +30,8 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_file_and_that_over_t
 
 BAD = {
     "upstream": "ftp://x",
+    "actuator": "magic",
+    "arm": "n4",
     "port": "70000",
     "baseline": "n2,q3",
     "cap": "-1",
@@ -76,6 +78,11 @@ def test_a_key_is_never_shown_in_an_error(tmp_path: Path) -> None:
     [
         ({}, "upstream: not given"),
         ({**URL, "mode": "frozen"}, "--policy"),
+        ({"arm": ["n4=http://a", "n4=http://b"]}, "n4 stands twice"),
+        ({"arm": ["n4=http://a"], "actuator": "presets"}, "arm: servers of their own are no presets"),
+        ({**URL, "actuator": "replicas"}, "arm: not given"),
+        ({**URL, "arm": ["n4=http://a"]}, "upstream: given beside --arm"),
+        ({"arm": ["server=http://a"]}, "arm: "),
         ({**URL, "baseline": "n9", "cap": "4"}, "deeper than --cap 4"),
     ],
 )
@@ -94,3 +101,13 @@ def test_a_file_that_is_missing_not_toml_or_has_an_unknown_name_is_one_line(tmp_
     ):
         with pytest.raises(UsageError, match=part):
             resolve(URL, {}, tmp_path / name)
+
+
+def test_arms_are_read_in_order_from_flags_environment_and_file(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text('arm = ["off=http://one:1", "n4,p0.0=http://two:2"]\n')
+    wanted = ((Setting(0), "http://one:1"), (Setting(4, 0.0), "http://two:2"))
+    assert resolve({"arm": ["off=http://one:1", "n4,p0.0=http://two:2"]}, {}).arm == wanted
+    assert resolve({}, {"ADAPTIVE_DD_ARM": "off=http://one:1;  n4,p0.0=http://two:2"}).arm == wanted
+    assert resolve({"arm": []}, {}, file).arm == wanted
+    assert resolve(URL, {}).arm == ()

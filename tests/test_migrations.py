@@ -43,3 +43,18 @@ def test_a_database_of_a_newer_version_is_refused_in_one_clear_line() -> None:
     db.execute("pragma user_version = 99")
     with pytest.raises(StoreError, match=r"schema 99, this version knows up to \d"):
         migrate(db)
+
+
+def test_deployments_of_an_older_database_are_kept_as_those_without_a_way_of_drafting() -> None:
+    db = Database(memory=True)
+    migrate(db, MIGRATIONS[:2])
+    db.execute("insert into deployments (upstream, model, build, cap) values ('http://up', 'm', 'b', null)")
+    migrate(db)
+    assert list(db.query("select upstream, cap, actuator, spec_type from deployments")) == [
+        {"upstream": "http://up", "cap": None, "actuator": "", "spec_type": ""}
+    ]
+    db.execute(
+        "insert into deployments (upstream, model, build, actuator) values ('http://up', 'm', 'b', 'presets')"
+    )
+    with pytest.raises(Exception, match="UNIQUE"):
+        db.execute("insert into deployments (upstream, model, build) values ('http://up', 'm', 'b')")

@@ -371,23 +371,33 @@ class Listens(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """What is known of the server. `cap` is its launch n_max as seen; `limit` a value above which it refuses."""
+    """What is known of the server. `cap` is its launch n_max as seen; `limit` a value above which it refuses.
+
+    arms: the only settings that can be played, where they are places; None for any up to the cap.
+    """
 
     listens: Listens = Listens.UNKNOWN
     cap: int | None = None
     limit: int | None = None
     spec_type: str = ""
     slots: int = 1
+    arms: tuple[Setting, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """The scope of a state: another model, build or launch cap is another state."""
+    """The scope of a state: another model, build, launch cap or way of drafting is another state.
+
+    actuator    how settings reach the server, where not by request fields: `presets` or `replicas`
+    spec_type   how it drafts, as far as the server tells
+    """
 
     upstream: str
     model: str = ""
     build: str = ""
     cap: int | None = None
+    actuator: str = ""
+    spec_type: str = ""
 
 
 class Mode(StrEnum):
