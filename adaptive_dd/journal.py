@@ -263,7 +263,7 @@ class StoredJournal:
 
     def _open(self) -> None:
         """Hold the lock and an open store; notice a database that is not as we left it."""
-        if self._store is not None and self._is_ours(self._store):
+        if self._store is not None and self._store.is_there():
             return
         self._close_store()
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -274,12 +274,6 @@ class StoredJournal:
         if self._position is not None and position != self._position:
             self._gaps |= set(range(len(self._deployments)))
         self._position = position
-
-    def _is_ours(self, store: Store) -> bool:
-        try:
-            return self.path.stat().st_ino == store.inode
-        except FileNotFoundError:
-            return False
 
     # --- when the disk says no -----------------------------------------------------------------------------
 
