@@ -35,12 +35,14 @@ class DraftTable:
     """What a draft form gives at each level (level,), per cycle.
 
     accepted, drafted      tokens; `accepted` grows with the level
+    drafts                 share of cycles that draft
     rejected               share of cycles in which something drafted was rejected
     cycles_per_token       1 / (1 + accepted)
     rows                   (level, 4): share of cycles that draft, drafted, rejected, cycles_per_token
     """
 
     accepted: Weights
+    drafts: Weights
     drafted: Weights
     rejected: Weights
     cycles_per_token: Weights
@@ -57,7 +59,8 @@ def draft_table(depth: float, p_min: float) -> DraftTable:
         (drafts, drafted, rejected, k)
         for (_, drafts, drafted, rejected), k in zip(cells, per_token, strict=True)
     )
-    return DraftTable(accepted, tuple(c[2] for c in cells), tuple(c[3] for c in cells), per_token, rows)
+    columns = [tuple(column) for column in zip(*cells, strict=True)]
+    return DraftTable(columns[0], columns[1], columns[2], columns[3], per_token, rows)
 
 
 def _cycle(chance: float, depth: float, p_min: float) -> tuple[float, float, float, float]:

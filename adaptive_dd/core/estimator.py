@@ -27,6 +27,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from operator import mul
 
 from adaptive_dd.core.acceptance import (
     CHANCES,
@@ -43,6 +44,8 @@ from adaptive_dd.core.acceptance import (
 from adaptive_dd.core.domain import OFF, SERVER, Setting, Timings
 
 Vector = tuple[float, float, float, float]
+Sums = tuple[float, ...]
+NO_SUMS: Sums = (0.0,) * 14
 
 # Relative noise of one answer's cycle time that the regression assumes: 1-3% in public repeats.
 TIME_SD = 0.03
@@ -52,7 +55,7 @@ SHAPE_PRIOR: Vector = (1.0, 0.02, 0.2, 0.03)
 SHAPE_SD: Vector = (0.0, 0.15, 0.15, 0.12)
 # How far one node's shape is from its load's.
 NODE_SD: Vector = (0.0, 0.05, 0.04, 0.04)
-NODE_KEEP, SHAPE_KEEP, TEXT_KEEP = 0.985, 0.995, 0.98
+NODE_KEEP, SHAPE_KEEP, TEXT_KEEP = 0.93, 0.97, 0.98
 # Answers of one conversation differ by this much (logits); an answer's own precision is added.
 MOOD_SD = 0.35
 TALK_KEEP = 0.85
@@ -108,19 +111,22 @@ SERVER_NAME, OFF_NAME = str(SERVER), str(OFF)
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A ridge regression of cycle time: its sums (upper triangle by rows), answers behind it, and its solution."""
+    """A ridge regression of cycle time: its solution, and its sums, in total and by arm.
 
-    xx: tuple[float, ...] = (0.0,) * 10
-    xy: Vector = (0.0,) * 4
-    weight: float = 0.0
+    Sums are x x' (upper triangle by rows, 10) and x y (4). Each arm forgets by its own answers only: what an arm that
+    is no longer played once showed keeps its place in the line (directional forgetting, Kulhavy 1987).
+    """
+
     coef: Vector = SHAPE_PRIOR
+    total: Sums = NO_SUMS
+    by_arm: Mapping[str, Sums] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
     """Cycle time in one bucket at one load: the line (ms) and each arm's residual."""
 
-    fit: Fit
+    fit: Fit = field(default_factory=Fit)
     rho: Residuals = field(default_factory=dict)
 
 
@@ -128,11 +134,11 @@ class Node:
 class Shape:
     """Cycle time at one load in units of T(0), over all buckets."""
 
-    fit: Fit = Fit()
+    fit: Fit = field(default_factory=Fit)
     rho: Residuals = field(default_factory=dict)
 
 
-_NO_SHAPE = Shape()
+NO_SHAPE, NO_NODE = Shape(), Node()
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,11 +189,20 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class Cycle:
+    """A mean cycle. drawn: 1, share that drafts, drafted tokens, share with a rejection; weight: 0 .. 1."""
+
+    drawn: Vector
+    cycle_ms: float
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
 class Reading:
     """An answer understood, before anything was learned from it.
 
-    drawn       features of its mean cycle (1, share that drafts, drafted, share with a rejection)
-    cycle_ms    its mean cycle time              weight     how much it says about time, 0 .. 1
+    seen        its mean cycle
+    typical     features that the tables give its arm for such a text: what a prediction would have used
     expected    the text it was expected to be (level,)
     posterior   the text it turned out to be (level,)
     likelihood  the same without expectations, widened by what moves between answers (level,)
@@ -195,9 +210,8 @@ class Reading:
     familiar    the arm was played before at this load, so that an error is a surprise
     """
 
-    drawn: Vector
-    cycle_ms: float
-    weight: float
+    seen: Cycle
+    typical: Vector
     expected: Weights
     posterior: Weights
     likelihood: Weights
@@ -273,6 +287,7 @@ def bias_of(learned: Learned, key: str, name: str) -> float:
     return total if text is None else total + text.bias.get(name, NOTHING).mean
 
 
+FLAT: Weights = (1.0,) * len(LEVELS)
 # Before any answer: texts from hopeless to copied, most of them in between.
 _UNKNOWN_TEXT = normalised(tuple(math.exp(-0.5 * ((z - 1.2) / 1.4) ** 2) for z in LEVELS))
 
@@ -322,7 +337,7 @@ def outlooks(learned: Learned, place: Place, arms: tuple[Arm, ...]) -> list[Outl
     """What is expected of each arm at a place: one pass over all of them, for speed."""
     bucket, load = place.bucket, place.load
     t0, t1, t2, t3 = node_coef(learned, bucket, load)
-    shape, node = learned.shapes.get(load, _NO_SHAPE), learned.nodes.get(node_of(bucket, load))
+    shape, node = learned.shapes.get(load, NO_SHAPE), learned.nodes.get(node_of(bucket, load))
     load_rho, node_rho = shape.rho, {} if node is None else node.rho
     text, everything = learned.texts.get(text_key(place.kind, bucket)), learned.texts.get("")
     bias, all_bias = {} if text is None else text.bias, {} if everything is None else everything.bias
@@ -382,29 +397,38 @@ def read(learned: Learned, answer: Answer) -> Reading:
     expected = expected_text(learned, answer.kind, answer.bucket, answer.conversation)
     bias = bias_of(learned, key, arm.name)
     drafted = timings.draft_n / cycles
+    typical: Vector = (1.0, 0.0, 0.0, 0.0)
+    rejected, text_error, posterior, heard = 0.0, 0.0, expected, FLAT
     if drafted > 0.0 and table.accepted[-1] > 0.0:
         level = level_of(table, tokens / cycles * math.exp(bias) - 1.0)
-        chance = at_level(CHANCES, level)
-        rejected = at_level(table.rejected, level)
+        chance, rejected = at_level(CHANCES, level), at_level(table.rejected, level)
+        typical = (1.0, at_level(table.drafts, level), at_level(table.drafted, level), rejected)
         trials = timings.draft_n_accepted + cycles * rejected
         own_sd = 1.0 / math.sqrt(trials * chance * (1.0 - chance) + 0.3)
         posterior = product(expected, likelihood(level, max(own_sd, 0.3)))
         heard = likelihood(level, math.sqrt(own_sd * own_sd + MOOD_SD * MOOD_SD))
-        predicted = sum([e * k for e, k in zip(expected, table.cycles_per_token, strict=True)])
+        predicted = sum(map(mul, expected, table.cycles_per_token))
         text_error = math.log(cycles / tokens) - math.log(predicted) - bias
-    else:
-        rejected, text_error, posterior, heard = 0.0, 0.0, expected, (1.0,) * len(LEVELS)
-    drawn = (1.0, min(1.0, drafted), drafted, rejected)
-    cycle_ms = timings.predicted_ms / cycles
-    coef = node_coef(learned, answer.bucket, answer.load)
-    line = sum([c * x for c, x in zip(coef, drawn, strict=True)])
-    rho = rho_of(learned, answer.bucket, answer.load, arm.name)
-    known = bool(learned.nodes.get(node_of(answer.bucket, answer.load)))
-    time_error = math.log(cycle_ms / line) - rho - learned.common if known else 0.0
-    shape = learned.shapes.get(answer.load, _NO_SHAPE)
-    familiar = known and shape.rho.get(arm.name, NOTHING).weight > FAMILIAR
-    weight = cycles / (cycles + 5.0)
-    return Reading(drawn, cycle_ms, weight, expected, posterior, heard, time_error, text_error, familiar)
+    seen = Cycle(
+        (1.0, min(1.0, drafted), drafted, rejected), timings.predicted_ms / cycles, cycles / (cycles + 5.0)
+    )
+    time_error, familiar = _time_error(learned, answer, seen, typical)
+    return Reading(seen, typical, expected, posterior, heard, time_error, text_error, familiar)
+
+
+def _time_error(learned: Learned, answer: Answer, seen: Cycle, typical: Vector) -> tuple[float, bool]:
+    """Log of observed over predicted cycle time, and whether the arm was played before at this load."""
+    if node_of(answer.bucket, answer.load) not in learned.nodes:
+        return 0.0, False
+    coef, name = node_coef(learned, answer.bucket, answer.load), answer.arm.name
+    rho = rho_of(learned, answer.bucket, answer.load, name)
+    error = math.log(seen.cycle_ms / line(coef, typical)) - rho - learned.common
+    return error, learned.shapes.get(answer.load, NO_SHAPE).rho.get(name, NOTHING).weight > FAMILIAR
+
+
+def line(coef: Vector, drawn: Vector) -> float:
+    """ms of a cycle with these features."""
+    return coef[0] * drawn[0] + coef[1] * drawn[1] + coef[2] * drawn[2] + coef[3] * drawn[3]
 
 
 def learn(learned: Learned, answer: Answer, reading: Reading, *, trust: float = 1.0) -> Learned:
@@ -414,39 +438,31 @@ def learn(learned: Learned, answer: Answer, reading: Reading, *, trust: float = 
 
 
 def _learn_time(learned: Learned, answer: Answer, reading: Reading, trust: float) -> Learned:
-    arm, load, weight = answer.arm.name, answer.load, reading.weight
+    name, load, weight = answer.arm.name, answer.load, reading.seen.weight
     key = node_of(answer.bucket, load)
+    shape, node = learned.shapes.get(load, NO_SHAPE), learned.nodes.get(key, NO_NODE)
+    load_rho, node_rho = shape.rho.get(name, NOTHING), node.rho.get(name, NOTHING)
     limit = LARGEST_SURPRISE * trust if reading.familiar else math.inf
     error = min(max(reading.time_error, -limit), limit)
     common = learned.common + (COMMON_GAIN * weight * error if reading.familiar else 0.0)
-    shape, node = learned.shapes.get(load, _NO_SHAPE), learned.nodes.get(key)
-    load_rho, node_rho = shape.rho.get(arm, NOTHING), NOTHING if node is None else node.rho.get(arm, NOTHING)
-    # The line hears the answer without what the residuals explain, at most a few sd away from what it expected.
-    settled = reading.cycle_ms * math.exp(error - reading.time_error - common - load_rho.mean - node_rho.mean)
-    prior, sd = shape_coef(learned, load), NODE_SD if shape.fit.weight else SHAPE_SD
-    fit = fitted(
-        node.fit if node else Fit(), reading.drawn, settled, weight, keep=NODE_KEEP, prior=prior, sd=sd
-    )
-    base_ms = max(fit.coef[0], 1e-9)
+    # One answer is believed only so far; the line hears it without what the whole machine explains.
+    ms = reading.seen.cycle_ms * math.exp(error - reading.time_error - common)
+    seen, prior = Cycle(reading.seen.drawn, ms, weight), shape_coef(learned, load)
+    sd = NODE_SD if shape.fit.by_arm else SHAPE_SD
+    fit = fitted(node.fit, name, seen, keep=NODE_KEEP, prior=prior, sd=sd)
+    scaled = Cycle(seen.drawn, ms / fit.coef[0], weight)
     shape_fit = fitted(
-        shape.fit,
-        reading.drawn,
-        settled / base_ms,
-        weight,
-        keep=SHAPE_KEEP,
-        prior=_shape_prior(learned, load),
-        sd=SHAPE_SD,
+        shape.fit, name, scaled, keep=SHAPE_KEEP, prior=_shape_prior(learned, load), sd=SHAPE_SD
     )
-    left = math.log(settled) - math.log(sum([c * x for c, x in zip(fit.coef, reading.drawn, strict=True)]))
+    left = math.log(ms / line(fit.coef, reading.typical)) - load_rho.mean - node_rho.mean
     load_after = load_rho.moved(left, weight * trust, lean=RHO_LEAN, cap=RHO_CAP)
     left -= load_after.mean - load_rho.mean
     node_after = node_rho.moved(left, weight * trust, lean=2.0 * RHO_LEAN, cap=RHO_CAP)
     server = learned.server
-    if arm == SERVER_NAME:
-        server = server.moved(reading.drawn[2] - server.mean, weight, lean=0.0, cap=30.0)
-    new_node = Node(fit, {**({} if node is None else node.rho), arm: node_after})
-    new_shape = Shape(shape_fit, {**shape.rho, arm: load_after})
-    nodes, shapes = {**learned.nodes, key: new_node}, {**learned.shapes, load: new_shape}
+    if name == SERVER_NAME:
+        server = server.moved(seen.drawn[2] - server.mean, weight, lean=0.0, cap=30.0)
+    nodes = {**learned.nodes, key: Node(fit, {**node.rho, name: node_after})}
+    shapes = {**learned.shapes, load: Shape(shape_fit, {**shape.rho, name: load_after})}
     return Learned(nodes, shapes, learned.texts, learned.talks, common, server)
 
 
@@ -454,39 +470,45 @@ def _shape_prior(learned: Learned, load: int) -> Vector:
     return SHAPE_PRIOR if load == 0 else shape_coef(learned, load - 1)
 
 
-def fitted(fit: Fit, x: Vector, y: float, weight: float, *, keep: float, prior: Vector, sd: Vector) -> Fit:
-    """The regression after one answer, weighted so that equal relative errors count alike."""
-    unit = weight / (y * y * TIME_SD * TIME_SD)
-    x0, x1, x2, x3 = x
-    products = (x0 * x0, x0 * x1, x0 * x2, x0 * x3, x1 * x1, x1 * x2, x1 * x3, x2 * x2, x2 * x3, x3 * x3)
-    xx = tuple([keep * old + unit * new for old, new in zip(fit.xx, products, strict=True)])
+def fitted(fit: Fit, name: str, seen: Cycle, *, keep: float, prior: Vector, sd: Vector) -> Fit:
+    """The regression after one answer of an arm, weighted so that equal relative errors count alike."""
+    x0, x1, x2, x3 = seen.drawn
+    y = seen.cycle_ms
+    unit = seen.weight / (y * y * TIME_SD * TIME_SD)
     u = unit * y
-    xy = (
-        keep * fit.xy[0] + u * x0,
-        keep * fit.xy[1] + u * x1,
-        keep * fit.xy[2] + u * x2,
-        keep * fit.xy[3] + u * x3,
+    w1, w2 = unit * x1, unit * x2
+    new = (unit * x0, w1, w2, unit * x3, w1 * x1, w1 * x2, w1 * x3, w2 * x2, w2 * x3, unit * x3 * x3) + (
+        u * x0,
+        u * x1,
+        u * x2,
+        u * x3,
     )
-    return Fit(xx, xy, keep * fit.weight + weight, _solved(xx, xy, prior, sd))
+    old = fit.by_arm.get(name)
+    if old is None:
+        own, total = new, tuple([t + n for t, n in zip(fit.total, new, strict=True)])
+    else:
+        own = tuple([keep * o + n for o, n in zip(old, new, strict=True)])
+        total = tuple([t - o + n for t, o, n in zip(fit.total, old, own, strict=True)])
+    return Fit(_solved(total, prior, sd), total, {**fit.by_arm, name: own})
 
 
-def _solved(xx: tuple[float, ...], xy: Vector, prior: Vector, sd: Vector) -> Vector:
+def _solved(total: Sums, prior: Vector, sd: Vector) -> Vector:
     """Ridge solution around scale x prior, with non-negative costs; the scale itself has no prior.
 
     The scale is that of the data on the prior's shape: s = m'xy / m'xx m.
     """
-    a, b, c, d, e, f, g, h, i, j = xx
+    a, b, c, d, e, f, g, h, i, j, y0, y1, y2, y3 = total
     _, m1, m2, m3 = prior
     v0 = a + b * m1 + c * m2 + d * m3
     v1 = b + e * m1 + f * m2 + g * m3
     v2 = c + f * m1 + h * m2 + i * m3
     v3 = d + g * m1 + i * m2 + j * m3
-    scale = (xy[0] + m1 * xy[1] + m2 * xy[2] + m3 * xy[3]) / (v0 + m1 * v1 + m2 * v2 + m3 * v3)
+    scale = (y0 + m1 * y1 + m2 * y2 + m3 * y3) / (v0 + m1 * v1 + m2 * v2 + m3 * v3)
     p1, p2, p3 = (1.0 / (s * s * scale * scale) for s in sd[1:])
     k1, k2, k3 = m1 * scale, m2 * scale, m3 * scale
     first = _solve4(
         (a, b, c, d, e + p1, f, g, h + p2, i, j + p3),
-        (xy[0], xy[1] + p1 * k1, xy[2] + p2 * k2, xy[3] + p3 * k3),
+        (y0, y1 + p1 * k1, y2 + p2 * k2, y3 + p3 * k3),
     )
     s, k, per_token, per_rejection = first
     s = max(s, 0.2 * scale)
@@ -518,7 +540,7 @@ def _solve4(xx: tuple[float, ...], xy: Vector) -> Vector:
 def _learn_text(learned: Learned, answer: Answer, reading: Reading) -> Learned:
     if answer.timings.draft_n == 0:
         return learned
-    weight = min(2.0, answer.timings.decode_tokens / 200.0) * reading.weight
+    weight = min(2.0, answer.timings.decode_tokens / 200.0) * reading.seen.weight
     error = min(max(reading.text_error, -0.8), 0.8)
     texts = dict(learned.texts)
     for key in ("", answer.kind, text_key(answer.kind, answer.bucket)):
@@ -528,7 +550,7 @@ def _learn_text(learned: Learned, answer: Answer, reading: Reading) -> Learned:
         bias: Residuals = {} if text is None else text.bias
         if key != answer.kind:
             tally = bias.get(answer.arm.name, NOTHING)
-            moved = tally.moved(error, reading.weight, lean=BIAS_LEAN, cap=BIAS_CAP)
+            moved = tally.moved(error, reading.seen.weight, lean=BIAS_LEAN, cap=BIAS_CAP)
             error -= moved.mean - tally.mean
             bias = {**bias, answer.arm.name: moved}
         texts[key] = Text(weights, bias)

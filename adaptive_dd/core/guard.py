@@ -30,7 +30,7 @@ from enum import StrEnum
 
 from adaptive_dd.core.acceptance import Weights
 from adaptive_dd.core.domain import Cell
-from adaptive_dd.core.estimator import Reading, Vector
+from adaptive_dd.core.estimator import Reading, Vector, line
 
 
 class Standing(StrEnum):
@@ -180,13 +180,6 @@ class Price:
         return math.sqrt(PRICE_SD**2 / max(self.weight, 0.5) + PRICE_FLOOR**2 + age * age)
 
 
-def line_ratio(coef: Vector, drawn: Vector, other: Vector) -> float:
-    """Cycle time with one set of features over that with another, by the line."""
-    return sum([c * x for c, x in zip(coef, drawn, strict=True)]) / sum(
-        [c * x for c, x in zip(coef, other, strict=True)]
-    )
-
-
 # --- the account ---------------------------------------------------------------------------------------------
 
 
@@ -249,37 +242,6 @@ def waited(trials: Mapping[str, Trial], number: int) -> Mapping[str, Trial]:
     return {**trials, **{a: t.moved(Signal.WAITED, number) for a, t in over.items()}} if over else trials
 
 
-def priced(kept: Guard, node: int, reading: Reading, coef: Vector, number: int) -> Guard:
-    """After an answer of the baseline: its price here, the drift of all prices, and the account set right.
-
-    Where the baseline turns out faster than its price, half of the difference on everything booked since it was last
-    heard is taken back: the price fell somewhere in between.
-    """
-    price, weight, drawn = kept.prices.get(node), reading.weight, reading.drawn
-    if price is None:
-        level = math.log(reading.cycle_ms) - kept.drift
-        return replace(kept, prices={**kept.prices, node: Price(level, drawn, weight, number)}, since_ms=0.0)
-    ratio = line_ratio(coef, drawn, price.drawn)
-    error = math.log(reading.cycle_ms / ratio) - price.level - kept.drift
-    step = DRIFT_GAIN * weight * error
-    gain = max(weight / (price.weight + weight), NODE_GAIN * weight)
-    mixed = [old + gain * (new - old) for old, new in zip(price.drawn, drawn, strict=True)]
-    after = Price(
-        price.level + gain * (error - step),
-        (mixed[0], mixed[1], mixed[2], mixed[3]),
-        min(8.0, price.weight + weight),
-        number,
-    )
-    back = Account(saved_ms=0.5 * min(0.0, error) * kept.since_ms)
-    return replace(
-        kept,
-        prices={**kept.prices, node: after},
-        drift=kept.drift + step,
-        total=kept.total.plus(back),
-        since_ms=0.0,
-    )
-
-
 # --- alarms --------------------------------------------------------------------------------------------------
 
 # Standard errors: what a detector lets pass, and where it rings (a jump of six rings at once).
@@ -301,6 +263,37 @@ def listened(kept: Guard, error: float, number: int) -> Guard:
         return replace(kept, up=min(up, ALARM), down=min(down, ALARM))
     drift = kept.drift + min(0.0, 0.5 * error) if down >= ALARM else kept.drift
     return replace(kept, up=0.0, down=0.0, drift=drift, anchors=1, calm=number + CALM)
+
+
+def priced(kept: Guard, node: int, reading: Reading, coef: Vector, number: int) -> Guard:
+    """After an answer of the baseline: its price here, the drift of all prices, and the account set right.
+
+    Where the baseline turns out faster than its price, half of the difference on everything booked since it was last
+    heard is taken back: the price fell somewhere in between.
+    """
+    price, weight, drawn = kept.prices.get(node), reading.seen.weight, reading.seen.drawn
+    if price is None:
+        level = math.log(reading.seen.cycle_ms) - kept.drift
+        return replace(kept, prices={**kept.prices, node: Price(level, drawn, weight, number)}, since_ms=0.0)
+    ratio = line(coef, drawn) / line(coef, price.drawn)
+    error = math.log(reading.seen.cycle_ms / ratio) - price.level - kept.drift
+    step = DRIFT_GAIN * weight * error
+    gain = max(weight / (price.weight + weight), NODE_GAIN * weight)
+    mixed = [old + gain * (new - old) for old, new in zip(price.drawn, drawn, strict=True)]
+    after = Price(
+        price.level + gain * (error - step),
+        (mixed[0], mixed[1], mixed[2], mixed[3]),
+        min(8.0, price.weight + weight),
+        number,
+    )
+    back = Account(saved_ms=0.5 * min(0.0, error) * kept.since_ms)
+    return replace(
+        kept,
+        prices={**kept.prices, node: after},
+        drift=kept.drift + step,
+        total=kept.total.plus(back),
+        since_ms=0.0,
+    )
 
 
 # --- the rule ------------------------------------------------------------------------------------------------

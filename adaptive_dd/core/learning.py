@@ -113,7 +113,7 @@ def _heard_other(state: State, cell: Cell, answer: Answer, reading: Reading, num
     kept = _booked(kept, answer.bucket, entry)
     trials = kept.trials.get(cell) or credits_for(state, cell)
     heard = trials.get(answer.arm.name, NEW).heard(
-        math.log(ref_ms / took_ms), reading.weight, number=number, delta=state.settings.delta, doubt=sd
+        math.log(ref_ms / took_ms), reading.seen.weight, number=number, delta=state.settings.delta, doubt=sd
     )
     trials = {**trials, answer.arm.name: heard}
     return replace(kept, trials={**kept.trials, cell: trials}, since_ms=kept.since_ms + ref_ms)
