@@ -131,11 +131,16 @@ def edges_that_matter(state: State, context: Context) -> tuple[int, ...] | None:
     Found by asking `decide` itself: without a length it says `no-count` only where it would have chosen by it.
     While learning, every edge of a bucket counts, because evidence is kept by bucket.
     """
-    blind, rng = replace(context, prompt_tokens=None), rng_for(0, 0)
-    if decide(state, blind, rng).reason != "no-count":
+    if decide(state, replace(context, prompt_tokens=None), rng_for(0, 0)).reason != "no-count":
         return None
     if state.settings.mode is Mode.ADAPTIVE and not state.frozen:
         return state.edges
+    return _steps(state, context)
+
+
+def _steps(state: State, context: Context) -> tuple[int, ...]:
+    """The edges at which a policy that does not learn changes its setting."""
+    rng = rng_for(0, 0)
     arms = [decide(state, replace(context, prompt_tokens=at), rng).arm for at in (0, *state.edges)]
     steps = zip(state.edges, arms[:-1], arms[1:], strict=True)
     return tuple(edge for edge, below, above in steps if below != above)
@@ -162,7 +167,7 @@ class Chooser:
         actuator: Actuator | None = None,
     ) -> None:
         self._engine = engine
-        self._actuator: Actuator = Fields(upstream) if actuator is None else actuator
+        self.actuator: Actuator = Fields(upstream) if actuator is None else actuator
         self._metrics = metrics or Metrics()
         self._counter = counter or Counter(self._metrics)
         self._salt = salt
@@ -189,7 +194,7 @@ class Chooser:
             self._follow_deployment()
             scanned = scan(original) if self._reads(route, body) else Scan()
             context, features = self._context(route, headers, body, scanned)
-            document, own = self._actuator.own(original, scanned)
+            document, own = self.actuator.own(original, scanned)
             asking = Asking(document, own, headers, api_prefix(path))
             context, note = await self._with_length(context, features.prompt, asking)
         except Exception as error:
@@ -220,8 +225,8 @@ class Chooser:
             defaults=self.sampling_defaults,
             salt=self._salt,
         )
-        override, unplaced = self._actuator.wishes(scanned, force=self._engine.state.settings.force)
-        dropped = not route.takes_fields and (self._actuator.takes_fields or not route.json_body)
+        override, unplaced = self.actuator.wishes(scanned, force=self._engine.state.settings.force)
+        dropped = not route.takes_fields and (self.actuator.takes_fields or not route.json_body)
         unheard = "route-drops-fields" if dropped else ""
         context = Context(
             None,
@@ -232,7 +237,7 @@ class Chooser:
             untouchable=unheard or _untouchable(headers, body, scanned, features) or unplaced,
             blind=self._untimed.get(_timed(route.endpoint, scanned), False),
         )
-        return self._actuator.informed(context), features
+        return self.actuator.informed(context), features
 
     def _hint(self, headers: list[Header]) -> str:
         hint = bounded_hint(clean_hint(header(headers, HINT_HEADER)), self._hints)
@@ -258,8 +263,9 @@ class Chooser:
             if edges is None and not prediction.known:
                 return context, note
             source = "sent" if prompt.tokens is not None else "ledger" if prediction.known else "bounded"
-            return _measured(context, int(prediction.tokens), source), note
-        counted = await self._counter.count(self._actuator.home, context.kind.endpoint, asking)
+            tokens = max(math.ceil(prediction.low), int(prediction.tokens))
+            return _measured(context, tokens, source), note
+        counted = await self._counter.count(self.actuator.home, context.kind.endpoint, asking)
         if counted is None:
             return context, note
         self._learn(note, counted, None)
@@ -269,7 +275,7 @@ class Chooser:
         """Decide and splice; nothing is awaited from here on."""
         ticket = None
         try:
-            context = self._actuator.informed(replace(context, in_flight=self._engine.in_flight + 1))
+            context = self.actuator.informed(replace(context, in_flight=self._engine.in_flight + 1))
             ticket = self._engine.begin(context)
             placed = self._placed(context, scanned, original, ticket.decision)
             self._metrics.inc("decisions_total", reason=ticket.decision.reason)
@@ -292,16 +298,16 @@ class Chooser:
             self._failed("decide", error)
             if ticket is not None:
                 self._engine.abandon(ticket.number, "not-sent")
-            return Choice(original, original, self._actuator.home, context=context)
+            return Choice(original, original, self.actuator.home, context=context)
 
     def _placed(self, context: Context, scanned: Scan, original: bytes, decision: Decision) -> Placed:
         """The request as the actuator sends it. What must go out as it came still goes to the baseline's place."""
         state, overridden = self._engine.state, decision.reason == "request-override"
-        if self._actuator.takes_fields and (overridden or context.untouchable):
-            return Placed(original, self._actuator.home, decision.arm, applied=overridden)
+        if self.actuator.takes_fields and (overridden or context.untouchable):
+            return Placed(original, self.actuator.home, decision.arm, applied=overridden)
         arm = decision.arm if overridden else decision.arm.clamped(cap_of(state))
         wanted = SERVER if context.untouchable else arm
-        return self._actuator.place(original, scanned, wanted, force=state.settings.force)
+        return self.actuator.place(original, scanned, wanted, force=state.settings.force)
 
     # --- after the answer ----------------------------------------------------------------------------------
 
@@ -315,9 +321,9 @@ class Chooser:
             if outcome.status in (Status.OK, Status.NO_TIMINGS):
                 self._untimed[choice.timed] = outcome.status is Status.NO_TIMINGS
             if choice.placed is not None and choice.context is not None:
-                self._actuator.finished(choice.placed, choice.context, outcome)
-                if outcome.status is Status.REFUSED:
-                    self._actuator.failed(choice.placed)
+                self.actuator.finished(choice.placed, choice.context, outcome)
+                if outcome.status is Status.MOVED:
+                    self.actuator.failed(choice.placed)
         except Exception as error:
             self._failed("finish", error)
 

@@ -15,15 +15,18 @@ import secrets
 import socket
 import sys
 from collections.abc import AsyncIterator, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from adaptive_dd import __version__
+from adaptive_dd.actuator import Actuator
 from adaptive_dd.admin import Panel, admin_app
 from adaptive_dd.chooser import Choice, Chooser
 from adaptive_dd.config import Config
+from adaptive_dd.core.context import SamplingDefaults
 from adaptive_dd.core.domain import Deployment, Frontier, Mode, Outcome, ServerFacts, Status
+from adaptive_dd.core.identity import Identity
 from adaptive_dd.core.wire import Route
 from adaptive_dd.counting import Counter
 from adaptive_dd.engine import Engine
@@ -33,6 +36,8 @@ from adaptive_dd.httpd import bind, loop_factory, serve_on
 from adaptive_dd.journal import StoredJournal
 from adaptive_dd.metrics import Metrics
 from adaptive_dd.proxy import Relay
+from adaptive_dd.router import Presets
+from adaptive_dd.tend import Tend, actuator_for
 from adaptive_dd.upstream import Header, Upstream
 from adaptive_dd.watch import Watch, auth
 
@@ -47,27 +52,44 @@ class Proxy:
     metrics: Metrics
     journal: StoredJournal
     engine: Engine
-    upstream: Upstream
+    upstreams: list[Upstream]
     watch: Watch
+    tend: Tend
     relay: Relay
     panel: Panel
+
+
+def sampling_defaults(who: Identity | None) -> SamplingDefaults:
+    """How the server samples by its launch flags, as far as it tells; llama-server's own defaults beyond that."""
+    usual = SamplingDefaults()
+    if who is None:
+        return usual
+    return SamplingDefaults(
+        usual.temperature if who.temperature is None else who.temperature,
+        usual.top_k if who.top_k is None else who.top_k,
+    )
 
 
 class _Told:
     """The chooser, with the watch told of every answer: traffic shows what the server does with the fields."""
 
-    def __init__(self, chooser: Chooser, watch: Watch) -> None:
-        self._chooser, self._watch = chooser, watch
+    def __init__(self, chooser: Chooser, watch: Watch, tend: Tend) -> None:
+        self._chooser, self._watch, self._tend = chooser, watch, tend
 
     async def choose(
         self, route: Route, headers: list[Header], body: bytes | None, *, path: str = ""
     ) -> Choice:
-        """As the chooser does."""
+        """As the chooser does, told what the server samples with where a request says nothing."""
+        self._chooser.sampling_defaults = sampling_defaults(self._watch.who)
         return await self._chooser.choose(route, headers, body, path=path)
 
     def finish(self, choice: Choice, outcome: Outcome) -> None:
         """As the chooser does, then tell."""
         self._chooser.finish(choice, outcome)
+        if outcome.status is Status.MOVED or outcome.http_status == 0:
+            self._tend.nudge()
+        if not self._chooser.actuator.takes_fields:
+            return
         if outcome.status is Status.REFUSED:
             self._watch.refused(choice.arm)
         elif outcome.status is Status.OK and outcome.timings is not None and choice.reason != "failed":
@@ -77,10 +99,21 @@ class _Told:
 
 
 class _Warned:
-    """The engine, with a warning where the frontier was measured on another model or build than the one met."""
+    """The engine as the watch sees it: what was found is what the actuator makes of it, with a warning where the
+    frontier was measured on another model or build than the one met.
+    """
 
-    def __init__(self, engine: Engine, frontier: Frontier, notes: list[str]) -> None:
+    def __init__(self, engine: Engine, frontier: Frontier, notes: list[str], actuator: Actuator) -> None:
         self._engine, self._frontier, self._notes = engine, frontier, notes
+        self._actuator = actuator
+        self._found: tuple[Deployment, ServerFacts] | None = None
+
+    def act_by(self, actuator: Actuator) -> None:
+        """Settings reach the server in another way from now on, or other ones do."""
+        self._actuator = actuator
+        self._engine.rebase(actuator.baseline)
+        if self._found is not None:
+            self.deploy(*self._found)
 
     @property
     def in_flight(self) -> int:
@@ -89,7 +122,9 @@ class _Warned:
 
     def deploy(self, deployment: Deployment, facts: ServerFacts | None = None) -> None:
         """As the engine does, then compare."""
-        self._engine.deploy(deployment, facts)
+        self._found = (deployment, facts or ServerFacts())
+        deployment = self._actuator.deployment(deployment)
+        self._engine.deploy(deployment, self._actuator.facts(self._found[1]))
         for name in ("model", "build"):
             measured, met = getattr(self._frontier, name), getattr(deployment, name)
             note = (
@@ -101,7 +136,9 @@ class _Warned:
 
     def found(self, facts: ServerFacts) -> None:
         """As the engine does."""
-        self._engine.found(facts)
+        if self._found is not None:
+            self._found = (self._found[0], facts)
+        self._engine.found(self._actuator.facts(facts))
 
 
 def frontier_for(config: Config) -> Frontier:
@@ -124,60 +161,79 @@ def _salt(state_dir: Path) -> bytes:
 def assemble(config: Config) -> Proxy:
     """Make every part. Raises UsageError and InputFileError; a journal that cannot be opened is only said."""
     frontier, metrics = frontier_for(config), Metrics()
-    upstream = Upstream(config.upstream, on_retry=lambda: metrics.inc("upstream_retries_total"))
+    upstreams: list[Upstream] = []
+
+    def upstream(url: str) -> Upstream:
+        upstreams.append(Upstream(url, on_retry=lambda: metrics.inc("upstream_retries_total")))
+        return upstreams[-1]
+
+    actuator, presets = actuator_for(config, upstream, auth(config.api_key))
+    home = actuator.home
     journal = StoredJournal(config.state_dir, metrics=metrics, retention_days=config.retention_days)
     journal.start()
     engine = Engine(
         journal,
-        Deployment(upstream.base_url),
-        settings=config.policy_settings(),
+        actuator.deployment(Deployment(home.base_url)),
+        settings=replace(config.policy_settings(), baseline=actuator.baseline),
         frontier=frontier,
         metrics=metrics,
     )
     notes: list[str] = []
     if config.mode is Mode.STATIC and not config.frontier:
         notes.append("mode static without --frontier: every request gets the baseline")
+    warned = _Warned(engine, frontier, notes, actuator)
     watch = Watch(
-        upstream.base_url,
-        upstream,
-        _Warned(engine, frontier, notes),
-        may_probe=config.probe and config.mode is not Mode.OFF,
+        home.base_url,
+        home,
+        warned,
+        may_probe=config.probe and config.mode is not Mode.OFF and actuator.takes_fields,
         api_key=config.api_key,
         cap=config.cap,
     )
     counter = Counter(metrics, own_headers=tuple(auth(config.api_key)))
-    chooser = Chooser(engine, upstream, metrics=metrics, counter=counter, salt=_salt(config.state_dir))
+    salt = _salt(config.state_dir)
+    chooser = Chooser(engine, home, metrics=metrics, counter=counter, salt=salt, actuator=actuator)
+    tend = Tend(actuator, engine, presets=presets, router=lambda: watch.who is not None and watch.who.router)
     panel = Panel(engine, metrics, lambda: watch.up, journal.health)
     panel.notes = notes
     relay = Relay(
-        _Told(chooser, watch),
-        upstream,
+        _Told(chooser, watch, tend),
+        home,
         metrics,
         admin_app(panel),
         annotate=config.annotate,
         body_limit_bytes=int(config.body_limit_mb * 1e6),
     )
-    return Proxy(config, metrics, journal, engine, upstream, watch, relay, panel)
+
+    def act_by(now: Actuator) -> None:
+        chooser.actuator, relay.upstream = now, now.home
+        relay.view = now if isinstance(now, Presets) else None
+        warned.act_by(now)
+
+    tend.changed = act_by
+    return Proxy(config, metrics, journal, engine, upstreams, watch, tend, relay, panel)
 
 
 @contextlib.asynccontextmanager
 async def running(proxy: Proxy) -> AsyncIterator[Proxy]:
-    """Watch the upstream while the body runs, then put everything away."""
-    watching = asyncio.create_task(proxy.watch.run())
+    """Watch the upstream and tend the actuator while the body runs, then put everything away."""
+    tasks = [asyncio.create_task(proxy.watch.run()), asyncio.create_task(proxy.tend.run())]
     try:
         yield proxy
     finally:
-        watching.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await watching
-        await proxy.upstream.aclose()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for upstream in proxy.upstreams:
+            await upstream.aclose()
         proxy.journal.close()
 
 
 def _first_lines(config: Config, listening: socket.socket) -> Iterable[str]:
     host, port = listening.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
-    yield f"adaptive-dd {__version__}: http://{shown}:{port} -> {config.upstream}"
+    servers = config.upstream or " ".join(f"{arm}={url}" for arm, url in config.arm)
+    yield f"adaptive-dd {__version__}: http://{shown}:{port} -> {servers}"
     yield f"mode {config.mode.value}, baseline {config.baseline}; look at http://{shown}:{port}/_dd/"
 
 
@@ -190,10 +246,9 @@ def serve_forever(config: Config) -> int:
         logging.getLogger(noisy).setLevel(logging.WARNING)
     listening = bind(config.host, config.port)
     try:
-        if _same_place(listening, config.upstream):
-            raise UsageError(
-                f"upstream: {config.upstream} is the proxy itself; expected the llama-server's address"
-            )
+        for url in (config.upstream, *(url for _, url in config.arm)):
+            if url and _same_place(listening, url):
+                raise UsageError(f"upstream: {url} is the proxy itself; expected the llama-server's address")
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(_serve(config, listening))
     finally:

@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from adaptive_dd.core.context import SamplingDefaults
+from adaptive_dd.core.identity import Identity
+from adaptive_dd.serve import sampling_defaults
 from tests.support.process import run_cli, serve_process
 
 
@@ -116,3 +119,9 @@ def test_a_key_given_by_environment_stands_in_no_log_and_no_file(tmp_path: Path)
     )
     assert env_key not in everything
     assert "k-77aa31" not in everything
+
+
+def test_greedy_by_launch_flag_is_known_from_the_server() -> None:
+    assert sampling_defaults(None) == SamplingDefaults(0.8, 40)
+    assert sampling_defaults(Identity(temperature=0.0)) == SamplingDefaults(0.0, 40)
+    assert sampling_defaults(Identity(temperature=1.0, top_k=1)) == SamplingDefaults(1.0, 1)

@@ -25,6 +25,7 @@ class Identity:
     has_slots  `/slots` may be asked
     autotune   it tunes its own draft settings (a second controller)
     ask_as     model name that our own requests must carry, empty where none is needed
+    temperature, top_k  what it samples with where a request says nothing, None where it does not say
     """
 
     model: str = ""
@@ -38,6 +39,8 @@ class Identity:
     has_slots: bool = False
     autotune: bool = False
     ask_as: str = ""
+    temperature: float | None = None
+    top_k: int | None = None
 
     def same_run(self, other: Identity) -> bool:
         """Whether the same process, with the same model, answers: what sleeps and what slots do does not count."""
@@ -51,6 +54,12 @@ def _text(value: object) -> str:
 
 def _count(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e9:
+        return None  # a NaN fails the comparison, too
+    return float(value)
 
 
 def _mapping(value: object) -> Mapping[str, object]:
@@ -91,6 +100,8 @@ def identity_of(props: object) -> Identity | None:
         router=props.get("role") == "router",
         has_slots=props.get("endpoint_slots") is True,
         autotune=_autotune(props, settings),
+        temperature=_number(settings.get("temperature")),
+        top_k=None if (top_k := _number(settings.get("top_k"))) is None else int(top_k),
     )
 
 

@@ -99,3 +99,14 @@ def test_nothing_that_a_server_may_answer_breaks_the_reader(answer: object) -> N
     assert who is None or who.slots >= 1
     identity_from_models(answer)
     identity_from_models({"data": answer})
+
+
+def test_what_the_server_samples_with_by_itself_is_known_where_it_says_so() -> None:
+    told = {"default_generation_settings": {"params": {"temperature": 0.0, "top_k": 40}}}
+    who = identity_of(told)
+    assert who is not None
+    assert (who.temperature, who.top_k) == (0.0, 40)
+    for odd in ("0", None, True, float("inf"), float("nan")):
+        who = identity_of({"default_generation_settings": {"temperature": odd, "top_k": odd}})
+        assert who is not None
+        assert (who.temperature, who.top_k) == (None, None)
