@@ -27,7 +27,8 @@ from adaptive_dd.core.events import Event
 from adaptive_dd.errors import AdaptiveDDError
 from adaptive_dd.files import move_aside, take_lock
 from adaptive_dd.metrics import Metrics
-from adaptive_dd.store import FILE_NAME, EventRow, Reader, SnapshotRow, Store, event_row
+from adaptive_dd.reader import Reader
+from adaptive_dd.store import FILE_NAME, EventRow, SnapshotRow, Store, event_row
 
 log = logging.getLogger("adaptive_dd.journal")
 

@@ -1,8 +1,7 @@
-"""The journal's database: all SQL that reads and writes lives here (the schema itself in `migrations`).
+"""The journal's database, written: all SQL that writes lives here (the schema is in `migrations`, reading in `reader`).
 
-A `Store` is one open SQLite file, used by one thread; a `Reader` looks at it, also while a proxy writes. Neither knows
-of queues, retries or live states: `journal` does. Another database (a fleet sharing one journal) would be other
-classes with these methods.
+A `Store` is one open SQLite file, used by one thread. It knows nothing of queues, retries or live states: `journal`
+does. Another database (a fleet sharing one journal) would be another class with these methods.
 """
 
 from __future__ import annotations
@@ -10,20 +9,18 @@ from __future__ import annotations
 import hashlib
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import astuple, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sqlite_utils import Database
 
-from adaptive_dd.core.codec import CodecError, event_from_json, event_to_json, state_from_json, state_to_json
+from adaptive_dd.core.codec import event_to_json
 from adaptive_dd.core.domain import Deployment
 from adaptive_dd.core.events import Event
-from adaptive_dd.errors import InputFileError
-from adaptive_dd.migrations import MIGRATIONS, migrate, schema_version
-from adaptive_dd.resume import LAST, Resumed, Snapshot, resume
+from adaptive_dd.migrations import migrate
+from adaptive_dd.resume import LAST
 
 FILE_NAME = "adaptive-dd.db"
 MAGIC = b"SQLite format 3\0"
@@ -68,7 +65,7 @@ class Store:
     def __init__(self, path: Path) -> None:
         self._path, self._inode = path, 0
         unclean = path.with_name(path.name + "-wal").exists()
-        self._db = _connect(path, "rwc")
+        self._db = connect(path, "rwc")
         try:
             _check(self._db, whole=unclean or path.stat().st_size < CHECKED_BYTES)
             self._db.enable_wal()
@@ -100,7 +97,7 @@ class Store:
 
     def position(self) -> int:
         """Id of the last event ever written, to notice that somebody else wrote here."""
-        return _position(self._db)
+        return position_of(self._db)
 
     def write(
         self,
@@ -118,11 +115,11 @@ class Store:
                 "insert into events (deployment, at_s, type, number, body) values (?, ?, ?, ?, ?)",
                 [(own[row.deployment], *row[1:]) for row in events],
             )
-            position = _position(self._db)
+            position = position_of(self._db)
             self._db.conn.executemany(
                 "insert into snapshots (deployment, event_id, origin, digest, body) values (?, ?, ?, ?, ?)",
                 [
-                    (own[row.deployment], position, row.origin, _digest(row.body), row.body)
+                    (own[row.deployment], position, row.origin, digest_of(row.body), row.body)
                     for row in snapshots
                 ],
             )
@@ -181,144 +178,11 @@ class Store:
                 self._db.execute("delete from snapshots where id = ?", (number,))
 
 
-class Reader:
-    """A read-only look at a journal that may be in use. Raises InputFileError when it cannot be read.
-
-    path: the database, or the state folder that holds it.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path / FILE_NAME if path.is_dir() else path
-        if not self.path.is_file():
-            raise InputFileError(f"{path}: no journal there; expected a state folder or its {FILE_NAME}")
-        with self._readable():
-            self._db = _connect_to_read(self.path)
-            schema = schema_version(self._db)
-        if not 0 < schema <= len(MIGRATIONS):
-            self._db.close()
-            raise InputFileError(
-                f"{self.path}: its schema is {schema}, this version reads 1 to {len(MIGRATIONS)}"
-            )
-
-    @contextmanager
-    def _readable(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise InputFileError(f"{self.path}: not a readable journal ({error})") from None
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._db.close()
-
-    def deployments(self) -> dict[int, Deployment]:
-        """Every deployment by its number, the one used last at the end."""
-        last = {row["deployment"]: row["id"] for row in self.rows(_LAST_USE)}
-        with self._readable():
-            known = _deployments(self._db)
-        return {number: known[number] for number in sorted(known, key=lambda number: last.get(number, 0))}
-
-    def resume(self, deployment: Deployment) -> Resumed:
-        """The state that a deployment was left in, verified on a bounded end of its journal."""
-        with self._readable():
-            for number, known in _deployments(self._db).items():
-                if known == deployment:
-                    return resume(_StoredRows(self._db, number))
-        return Resumed(None)
-
-    def history(self, number: int) -> tuple[Snapshot | None, list[Event], list[str]]:
-        """Where the unbroken journal of a deployment starts (None: its first event), the events after, and notes."""
-        with self._readable():
-            stored = _StoredRows(self._db, number)
-            start = None if stored.is_whole() else next(reversed(list(stored.snapshots())), None)
-            events = list(stored.events(start.event_id if start else 0, LAST))
-        return start, events, stored.notes
-
-    def newest_snapshots(self) -> dict[Deployment, str]:
-        """The newest readable snapshot of each deployment, as its text."""
-        found = {}
-        with self._readable():
-            for number, deployment in _deployments(self._db).items():
-                last = next(_StoredRows(self._db, number).snapshots(), None)
-                if last is not None:
-                    found[deployment] = state_to_json(last.state)
-        return found
-
-    def position(self) -> int:
-        """Id of the last event ever written."""
-        with self._readable():
-            return _position(self._db)
-
-    def last_number(self) -> int:
-        """The highest request number in the journal."""
-        return int(self.rows("select coalesce(max(number), 0) as number from events")[0]["number"])
-
-    def rows(self, sql: str, parameters: Sequence[object] = ()) -> list[dict[str, Any]]:
-        """Rows of a query, such as one on the view `decisions`."""
-        with self._readable():
-            return list(self._db.query(sql, list(parameters)))
-
-
-_LAST_USE = "select deployment, max(id) as id from events group by deployment"
-
-
-class _StoredRows:
-    """`resume.Rows` of one deployment."""
-
-    def __init__(self, db: Database, number: int) -> None:
-        self._db, self._number = db, number
-        self.notes: list[str] = []
-
-    def is_whole(self) -> bool:
-        starts = "select count(*) from snapshots where deployment = ? and origin = 'start'"
-        return bool(self._db.execute(starts, (self._number,)).fetchone()[0] == 0)
-
-    def snapshots(self) -> Iterator[Snapshot]:
-        sql = "select id, event_id, origin, digest, body from snapshots where deployment = ? order by id desc"
-        for number, event_id, origin, digest, body in self._db.execute(sql, (self._number,)):
-            try:
-                if _digest(body) != digest:
-                    raise CodecError("its digest does not match")
-                yield Snapshot(event_id, origin, state_from_json(body))
-            except CodecError as error:
-                self.notes.append(f"snapshot {number} cannot be used: {error}")
-            if origin == "start":
-                return
-
-    def count(self, after: int, upto: int) -> int:
-        sql = "select count(*) from events where deployment = ? and id > ? and id <= ?"
-        return int(self._db.execute(sql, (self._number, after, upto)).fetchone()[0])
-
-    def events(self, after: int, upto: int) -> Iterator[Event]:
-        unreadable, reason = 0, ""
-        sql = "select body from events where deployment = ? and id > ? and id <= ? order by id"
-        for (body,) in self._db.execute(sql, (self._number, after, upto)):
-            try:
-                yield event_from_json(body)
-            except CodecError as error:
-                unreadable, reason = unreadable + 1, str(error)
-        if unreadable:
-            self.notes.append(f"{unreadable} journal rows cannot be read and are left out ({reason})")
-
-
-def _connect(path: Path, mode: str) -> Database:
+def connect(path: Path, mode: str) -> Database:
+    """Open a file; mode as in a SQLite URI (`rwc`, `ro`)."""
     uri = f"{path.resolve().as_uri()}?mode={mode}"
     connection = sqlite3.connect(uri, uri=True, timeout=BUSY_MS / 1000.0, check_same_thread=False)
     return Database(connection, execute_plugins=False)
-
-
-def _connect_to_read(path: Path) -> Database:
-    """Open for reading, also on a read-only disk, where SQLite cannot make the files that it shares with writers."""
-    db = _connect(path, "ro")
-    try:
-        schema_version(db)
-    except sqlite3.OperationalError:
-        db.close()
-        wal = path.with_name(path.name + "-wal")
-        if wal.exists() and wal.stat().st_size > 0:
-            raise
-        db = _connect(path, "ro&immutable=1")
-    return db
 
 
 def _check(db: Database, *, whole: bool) -> None:
@@ -336,16 +200,12 @@ def _damaged(what: str) -> sqlite3.DatabaseError:
     return error
 
 
-def _position(db: Database) -> int:
+def position_of(db: Database) -> int:
+    """Id of the last event ever written."""
     row = db.execute("select seq from sqlite_sequence where name = 'events'").fetchone()
     return 0 if row is None else int(row[0])
 
 
-def _digest(body: str) -> str:
+def digest_of(body: str) -> str:
+    """What a snapshot's text is checked against."""
     return hashlib.sha256(body.encode()).hexdigest()
-
-
-def _deployments(db: Database) -> dict[int, Deployment]:
-    names = ", ".join(DEPLOYMENT_COLUMNS)
-    rows = db.execute(f"select id, {names} from deployments order by id").fetchall()
-    return {row[0]: Deployment(*row[1:]) for row in rows}

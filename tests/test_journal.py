@@ -22,7 +22,8 @@ from adaptive_dd.engine import Engine
 from adaptive_dd.files import take_lock
 from adaptive_dd.journal import LOCK_NAME, StoredJournal
 from adaptive_dd.metrics import Metrics
-from adaptive_dd.store import FILE_NAME, Reader, Store
+from adaptive_dd.reader import Reader
+from adaptive_dd.store import FILE_NAME, Store
 from tests.journals import HERE, journal_in, outcome_of, traffic
 
 
@@ -496,7 +497,7 @@ def test_a_clock_that_jumps_changes_no_order_and_loses_nothing(tmp_path: Path) -
             journal.flush()
     assert resumed(tmp_path) == engine.state
     with closing(Reader(tmp_path)) as reader:
-        numbers = [e.number for e in reader.history(1)[1] if isinstance(e, Observed)]
+        numbers = [e.number for e in reader.history(1).events if isinstance(e, Observed)]
     assert numbers == sorted(numbers)
 
 

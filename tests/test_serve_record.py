@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 from adaptive_dd.core.domain import Deployment
-from adaptive_dd.store import FILE_NAME, Reader
+from adaptive_dd.reader import Reader
+from adaptive_dd.store import FILE_NAME
 from tests.fake_llama import FakeLlama
 from tests.support.process import ServeProcess, serve_process
 

@@ -18,8 +18,9 @@ from adaptive_dd.core.domain import Cell, Decision, Deployment, Outcome, Setting
 from adaptive_dd.core.events import Abandoned, Began, Decided, Event, Observed
 from adaptive_dd.engine import Engine, MemoryJournal
 from adaptive_dd.errors import InputFileError
+from adaptive_dd.reader import History, Reader
 from adaptive_dd.resume import Resumed, Snapshot
-from adaptive_dd.store import FILE_NAME, SPACING_EVENTS, Reader, SnapshotRow, Store, event_row
+from adaptive_dd.store import FILE_NAME, SPACING_EVENTS, SnapshotRow, Store, event_row
 from tests.journals import HERE, context_of, outcome_of, traffic
 
 T = TypeVar("T")
@@ -64,7 +65,7 @@ def resume_of(path: Path, deployment: Deployment = HERE) -> Resumed:
     return read(path, lambda reader: reader.resume(deployment))
 
 
-def history_of(path: Path) -> tuple[Snapshot | None, list[Event], list[str]]:
+def history_of(path: Path) -> History:
     return read(path, lambda reader: reader.history(1))
 
 
@@ -150,9 +151,11 @@ def test_a_snapshot_after_a_gap_is_trusted_and_nothing_is_folded_across_the_gap(
     write(store, events[20:30], state_after(events[:30]))
     write(store, events[30:])
     assert resume_of(path) == Resumed(state_after(events))
-    start, kept, notes = history_of(path)
-    assert start is not None
-    assert (start.state, kept, notes) == (state_after(events[:20]), events[20:], [])
+    history = history_of(path)
+    assert history.start is not None
+    assert (history.start.state, list(history.events)) == (state_after(events[:20]), events[20:])
+    assert history.last == Snapshot(20, "fold", state_after(events[:30]))
+    assert history.covered == 10
 
 
 def test_a_corrupt_snapshot_at_a_gap_does_not_make_the_fold_cross_it(store: Store, path: Path) -> None:
@@ -225,7 +228,7 @@ def test_a_batch_is_written_whole_or_not_at_all(store: Store, path: Path) -> Non
     with pytest.raises(KeyError):
         store.write({0: HERE}, [event_row(0, events[0]), event_row(7, events[1])], [])
     write(store, events[:1])
-    assert len(history_of(path)[1]) == 1
+    assert history_of(path).events == (events[0],)
 
 
 # --- retention ----------------------------------------------------------------------------------------------
@@ -237,11 +240,11 @@ def test_retention_removes_only_rows_that_a_kept_snapshot_covers(store: Store, p
         write(store, events[first : first + 20], state_after(events[: first + 20]))
     write(store, events[100:])
     gone = store.thin(HERE, older_than_s=0.0, keep_events=50)
-    start, kept, _ = history_of(path)
+    history = history_of(path)
     assert gone == 20  # the snapshot at 40 was thinned out, and the rows after 20 are still needed
-    assert start is not None
-    assert start.state == state_after(events[:20])
-    assert kept == events[20:]
+    assert history.start is not None
+    assert history.start.state == state_after(events[:20])
+    assert list(history.events) == events[20:]
     assert resume_of(path).state == state_after(events)
     assert store.thin(HERE, older_than_s=0.0, keep_events=50) == 0
 
@@ -311,6 +314,21 @@ def test_the_decisions_view_speaks_the_vocabulary_of_the_docs(store: Store, path
     )
     assert first["tokens_per_s"] == 50.0
     assert rows[2]["rejected"] == "no-time"
+
+
+def test_a_past_decision_comes_back_with_the_state_that_it_was_made_in(store: Store, path: Path) -> None:
+    events = story()
+    write(store, events[:10], state_after(events[:10]))
+    write(store, events[10:])
+    for index, event in enumerate(events):
+        if isinstance(event, Decided):
+            number = event.number
+            found = read(path, lambda reader, number=number: reader.before(number))  # type: ignore[misc]
+            assert found == (1, state_after(events[:index]), event)
+    assert read(path, lambda reader: reader.before(999)) is None
+    store.thin(HERE, older_than_s=0.0, keep_events=1)
+    assert read(path, lambda reader: reader.before(1)) is None, "its rows are gone"
+    assert read(path, lambda reader: reader.before(20)) is not None
 
 
 def test_a_reader_works_beside_a_writer_and_on_a_folder(store: Store, path: Path) -> None:
