@@ -27,6 +27,7 @@ from adaptive_dd.core.domain import (
     Outcome,
     PolicySettings,
     ServerFacts,
+    Setting,
     Status,
 )
 from adaptive_dd.core.events import Abandoned, Began, Decided, Event, FactsFound, FreezeSet, ModeSet, Observed
@@ -248,6 +249,14 @@ class Engine:
         """Change the mode while running. False when the journal had no room."""
         self._settings = replace(self._settings, mode=mode)
         return mode is self.state.settings.mode or self._record(self._scope, ModeSet(self._wall_s(), mode))
+
+    def rebase(self, baseline: Setting) -> bool:
+        """Take another baseline, as when it becomes known what the server's own is. False: the journal had no room."""
+        if baseline == self._settings.baseline:
+            return True
+        self._settings = replace(self._settings, baseline=baseline)
+        began = Began(self._wall_s(), self.state.deployment, self._settings, self._frontier)
+        return self._record(self._scope, began)
 
     def freeze(self, frozen: bool) -> bool:
         """Stop (or resume) learning. False when the journal had no room."""

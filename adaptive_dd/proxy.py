@@ -294,7 +294,10 @@ class _Exchange:
             else:
                 status = Status.NO_TIMINGS
         if self.resent is not None and status in (Status.OK, Status.NO_TIMINGS, Status.REJECTED):
-            status = Status.REFUSED
+            # Elsewhere another arm served it, and its timings say nothing about the one that was chosen.
+            status = Status.MOVED if self.resent.applied else Status.REFUSED
+            if status is Status.MOVED:
+                timings, rejected = None, ""
         outcome = Outcome(status, timings, rejected, http_status=self.http_status)
         self.relay.chooser.finish(self.choice, outcome)
 

@@ -138,8 +138,8 @@ class ByPlace:
         """Note where the conversation lives now."""
         if outcome.http_status != 200:
             return
-        resent = outcome.status is Status.REFUSED and placed.retry is not None
-        self.residents.learn(placed.retry.arm if resent and placed.retry else placed.arm, context, outcome)
+        moved = outcome.status is Status.MOVED and placed.retry is not None
+        self.residents.learn(placed.retry.arm if moved and placed.retry else placed.arm, context, outcome)
 
     def failed(self, placed: Placed) -> None:
         """Not an arm until the next look finds it again."""

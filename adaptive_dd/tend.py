@@ -11,13 +11,16 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from adaptive_dd.actuator import Actuator
+from adaptive_dd.actuator import Actuator, Fields
+from adaptive_dd.config import Config
 from adaptive_dd.core.domain import Setting
-from adaptive_dd.errors import UpstreamError
+from adaptive_dd.errors import UpstreamError, UsageError
+from adaptive_dd.replicas import Replicas
 from adaptive_dd.router import Presets
+from adaptive_dd.upstream import Header, Upstream
 
 log = logging.getLogger("adaptive_dd.actuator")
 
@@ -27,6 +30,26 @@ IDLE_S = 20.0
 # Between attempts at the same preset, doubled each time: one that does not fit will not fit in a second either.
 FIRST_WAIT_S = 60.0
 LONGEST_WAIT_S = 3600.0
+
+
+def actuator_for(
+    config: Config, upstream: Callable[[str], Upstream], headers: Iterable[Header]
+) -> tuple[Actuator, Presets | None]:
+    """The actuator to start with, and the presets that may take over from it. Raises UsageError."""
+    if config.arm:
+        deep = [arm for arm, _ in config.arm if config.cap is not None and (arm.n_max or 0) > config.cap]
+        if deep:
+            raise UsageError(
+                f"arm: {deep[0]} is deeper than --cap {config.cap}; expected n up to {config.cap}"
+            )
+        return Replicas({arm: upstream(url) for arm, url in config.arm}, config.baseline), None
+    server = upstream(config.upstream)
+    if config.actuator == "fields":
+        return Fields(server, config.baseline), None
+    presets = Presets(server, config.baseline, headers=headers, cap=config.cap)
+    if config.actuator == "presets":
+        return presets, None
+    return Fields(server, config.baseline), presets
 
 
 class Busy(Protocol):
@@ -40,6 +63,7 @@ class Busy(Protocol):
 class Tend:
     """Looks after one actuator, or picks between two: `presets` takes over from `actuator` once a router has some.
 
+    router()            whether a router is known to answer, so that it is worth asking for presets
     changed(actuator)   called after a look that changed what can be played, and when presets take over
     charged(ms)         called with the time that a load took
     """
@@ -50,7 +74,7 @@ class Tend:
         busy: Busy,
         *,
         presets: Presets | None = None,
-        changed: Callable[[Actuator], object] = lambda _: None,
+        router: Callable[[], bool] = lambda: True,
         charged: Callable[[float], object] = lambda _: None,
         look_s: float = LOOK_S,
         idle_s: float = IDLE_S,
@@ -58,7 +82,8 @@ class Tend:
     ) -> None:
         self.actuator = actuator
         self._busy, self._presets = busy, presets
-        self._changed, self._charged = changed, charged
+        self._router, self._charged = router, charged
+        self.changed: Callable[[Actuator], object] = lambda _: None
         self._look_s, self._idle_s, self._clock_s = look_s, idle_s, clock_s
         self._idle_since_s: float | None = None
         self._waits: dict[Setting, tuple[float, float]] = {}
@@ -84,7 +109,7 @@ class Tend:
     async def look(self) -> None:
         """Look once; tell where something changed."""
         changed = await self.actuator.refresh()
-        if self._presets is not None and self._presets is not self.actuator:
+        if self._presets is not None and self._presets is not self.actuator and self._router():
             await self._presets.refresh()
             if self._presets.family.presets:
                 self.actuator, changed = self._presets, True
@@ -93,7 +118,7 @@ class Tend:
                     self._presets.family.public,
                 )
         if changed:
-            self._changed(self.actuator)
+            self.changed(self.actuator)
 
     async def load_one(self) -> None:
         """Have one missing preset loaded, where there is room for it and nobody has been waiting for a while."""
@@ -114,4 +139,4 @@ class Tend:
             return
         log.info("presets: %s loaded in %.1f s", due[0], took_ms / 1000.0)
         self._charged(took_ms)
-        self._changed(self.actuator)
+        self.changed(self.actuator)

@@ -299,7 +299,7 @@ class ByPlaceContract(Contract):
 
     def test_after_a_retry_the_conversation_lives_where_it_was_served(self) -> None:
         actuator = self.make()
-        actuator.finished(place(actuator, N8), talk(4000), outcome(4000, 0, status=Status.REFUSED))
+        actuator.finished(place(actuator, N8), talk(4000), Outcome(Status.MOVED))
         assert OFF not in dict(actuator.informed(talk(4200)).reprocess)
 
     def test_an_error_leaves_the_conversation_where_it_was(self) -> None:

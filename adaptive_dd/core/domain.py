@@ -274,6 +274,7 @@ class Status(StrEnum):
     REJECTED = "rejected"  # complete, but the timings cannot be true (`Outcome.rejected` says why)
     ERROR = "error"  # an error status, or an error event inside a stream
     REFUSED = "refused"  # the server refused our fields; the original bytes were sent again and served
+    MOVED = "moved"  # the arm's own place did not answer; another arm's place served the request
     CUT = "cut"  # the upstream's connection broke
     CLIENT_GONE = "client-gone"  # the client left
 
