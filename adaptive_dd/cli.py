@@ -10,15 +10,19 @@ import typer
 from adaptive_dd import __version__
 from adaptive_dd.commands.bench import bench
 from adaptive_dd.commands.doctor import doctor
+from adaptive_dd.commands.inspect import inspect
 from adaptive_dd.commands.presets import presets
+from adaptive_dd.commands.replay import replay
 from adaptive_dd.commands.serve import serve
+from adaptive_dd.commands.simserver import simserver
 from adaptive_dd.errors import AdaptiveDDError
 
-COMMANDS = (serve, doctor, presets, bench)
+COMMANDS = (serve, doctor, presets, bench, inspect, replay)
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 for command in COMMANDS:
     app.command(command.__name__.rstrip("_"))(command)
+app.command("simserver", hidden=True)(simserver)  # for developing against
 
 
 def _print_version(wanted: bool) -> None:
