@@ -35,6 +35,9 @@ LONGEST_BOUND_S = 5.0
 FIRST_PAUSE_S = 5.0
 LONGEST_PAUSE_S = 60.0
 
+# A server that cannot count is left alone, but one 404 may also mean a model that a router does not know.
+LACKING_TO_PAUSE = 3
+
 NUMBER_ROUTES: Mapping[str, str] = {
     "chat": "/v1/chat/completions/input_tokens",
     "responses": "/v1/responses/input_tokens",
@@ -94,6 +97,10 @@ class _UncountableError(Exception):
     """The server answered something that holds no count; said by `str`."""
 
 
+class _LackingError(_UncountableError):
+    """The server has no route that counts this."""
+
+
 def api_prefix(path: str) -> str:
     """What stands before a generating route's own path (llama-server's --api-prefix)."""
     return next((path.removesuffix(ending) for ending in _ENDINGS if path.endswith(ending)), "")
@@ -125,6 +132,7 @@ class Counter:
         self._missing: set[str] = set()
         self._pause_s = FIRST_PAUSE_S
         self._quiet_until_s = float("-inf")
+        self._lacking = 0
 
     async def count(self, upstream: Asks, endpoint: str, asking: Asking) -> int | None:
         """Tokens of the request's prompt as the server sees it, or None where that could not be found out in time.
@@ -143,8 +151,13 @@ class Counter:
             self._pause(str(error) or "no answer in time")
             return None
         except (_UncountableError, KeyError, TypeError, ValueError) as error:
-            self._failed("unusable", f"{endpoint}: {error}")
+            self._lacking += isinstance(error, _LackingError)
+            if self._lacking >= LACKING_TO_PAUSE:
+                self._pause(str(error))
+            else:
+                self._failed("unusable", f"{endpoint}: {error}")
             return None
+        self._lacking = 0
         self._pause_s = FIRST_PAUSE_S
         self._metrics.inc("count_calls_total", result="counted")
         return tokens
@@ -207,6 +220,8 @@ class _Call:
 
 
 def _field(status: int, found: object, name: str) -> object:
+    if status in MISSING:
+        raise _LackingError(f"the server has no route that counts ({status})")
     if status != 200:
         raise _UncountableError(f"the server answered {status}")
     if not isinstance(found, dict) or name not in found:

@@ -253,6 +253,18 @@ def test_pauses_grow_while_the_server_stays_silent_and_a_success_ends_them() -> 
     bench(test)
 
 
+def test_a_server_that_cannot_count_is_left_alone_after_a_few_tries() -> None:
+    async def test(around: Bench) -> None:
+        for _ in range(10):
+            assert await around.count("chat", {"messages": MESSAGES}) is None
+        assert len(around.server.asked) == 1 + 3  # once for the new route, thrice for the old one
+        around.server.fails.clear()
+        around.now_s += FIRST_PAUSE_S
+        assert await around.count("chat", {"messages": MESSAGES}) is not None
+
+    bench(test, CountingServer("old", fails={"/apply-template": 404}))
+
+
 @pytest.mark.parametrize("status", [400, 401, 500, 503])
 def test_a_refusal_is_no_count_and_no_reason_to_stop_asking(status: int) -> None:
     async def test(around: Bench) -> None:

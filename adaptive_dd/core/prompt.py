@@ -22,6 +22,7 @@ ASSISTANT = RECORD + b"assistant" + UNIT
 # How much of a raw prompt tells conversations apart: long enough to pass a few fixed words, short enough that
 # the first turn usually has as much, so that the next one still begins the same.
 BEGINNING_BYTES = 512
+BEGINNING_TOKENS = 128
 
 _TEXT_PARTS = frozenset({"text", "input_text", "output_text", "refusal"})
 _THOUGHT_PARTS = frozenset({"thinking", "redacted_thinking", "reasoning", "reasoning_text", "summary_text"})
@@ -202,15 +203,13 @@ def _one_raw(prompt: object) -> Prompt:
         return Prompt("text", content, content[:BEGINNING_BYTES])
     if not isinstance(prompt, list):
         return NO_PROMPT
+    if str not in set(map(type, prompt)):
+        # Numbers alone are counted as they stand; written out they would only tell conversations apart.
+        beginning = UNIT.join(str(part).encode() for part in prompt[:BEGINNING_TOKENS])
+        return Prompt("tokens", beginning=beginning, tokens=len(prompt))
     # A number is written out: it takes at least one byte, so that bytes still bound the tokens from above.
     content = UNIT.join(_encoded(part if isinstance(part, str) else str(part)) for part in prompt)
-    only_tokens = not any(isinstance(part, str) for part in prompt)
-    return Prompt(
-        "tokens" if only_tokens else "text",
-        content,
-        content[:BEGINNING_BYTES],
-        tokens=len(prompt) if only_tokens else None,
-    )
+    return Prompt("text", content, content[:BEGINNING_BYTES])
 
 
 def is_list_of_prompts(prompt: object) -> bool:

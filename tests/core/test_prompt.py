@@ -128,7 +128,8 @@ def test_a_raw_prompt_is_its_bytes_and_tokens_are_counted_as_sent() -> None:
     assert text.content == ("é" * 600).encode()
     assert len(text.beginning) == BEGINNING_BYTES
     assert text.tokens is None
-    assert read_prompt("completion", {"prompt": [1, 2, 3]}).tokens == 3
+    tokens = read_prompt("completion", {"prompt": [1, 2, 3]})
+    assert (tokens.tokens, tokens.beginning) == (3, b"1\x1f2\x1f3")
     mixed = read_prompt("completion", {"prompt": [1, "two", 3]})
     assert mixed.tokens is None
     assert mixed.content == b"1\x1ftwo\x1f3"
