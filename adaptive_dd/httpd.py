@@ -29,6 +29,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from adaptive_dd.errors import UsageError
+from adaptive_dd.sockets import KEEPALIVE
 
 EXTENSION = "adaptive_dd"
 # Longer than the 60 s that clients and load balancers keep idle connections, so that they close first; not longer,
@@ -49,6 +50,12 @@ class Protocol(HttpToolsProtocol):
 
     # The head of a request that offered another protocol, without the offer, until it is read again.
     _declined: bytes | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Also let the kernel look after a client that says nothing for long."""
+        super().connection_made(transport)  # type: ignore[arg-type]
+        for option in KEEPALIVE:
+            transport.get_extra_info("socket").setsockopt(*option)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Also forget the keep-alive timer of a connection that was reset."""

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import httpx2
 
 from adaptive_dd.errors import UpstreamError, UsageError
+from adaptive_dd.sockets import KEEPALIVE
 
 Header = tuple[bytes, bytes]
 Content = bytes | AsyncIterator[bytes] | None
@@ -143,7 +144,8 @@ class Upstream:
     ) -> tuple[int, object]:
         """A small call of our own: the status, and the parsed JSON (None where the body is none).
 
-        A `json_body` that is bytes already is sent as it is. Raises UpstreamError when no whole answer came within `timeout_s`.
+        A `json_body` that is bytes already is sent as it is. Raises UpstreamError when no whole answer came within
+        `timeout_s`.
         """
         content = json_body if isinstance(json_body, bytes | None) else json.dumps(json_body).encode()
         own: list[Header] = []
@@ -195,7 +197,7 @@ def _whole(content: bytes | None) -> httpx2.AsyncByteStream:
 
 
 def _transport(verify: bool, limits: httpx2.Limits) -> httpx2.AsyncHTTPTransport:
-    return httpx2.AsyncHTTPTransport(verify=verify, trust_env=False, limits=limits)
+    return httpx2.AsyncHTTPTransport(verify=verify, trust_env=False, limits=limits, socket_options=KEEPALIVE)
 
 
 def _said(error: Exception) -> str:

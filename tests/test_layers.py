@@ -49,6 +49,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "files",
         "migrations",
         "metrics",
+        "sockets",
         "frontier_file",
         "frontier_report",
         "prompts/",

@@ -7,6 +7,7 @@ import random
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -174,6 +175,19 @@ def test_a_client_that_closes_its_sending_half_is_taken_for_one_that_left() -> N
         assert world.fake.until(lambda: world.fake.busy == 1)
         client.socket.shutdown(socket.SHUT_WR)
         assert world.fake.until(lambda: world.fake.gone == 1, 1.0)
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads Linux's table of connections")
+def test_a_peer_that_vanishes_without_a_word_is_probed_for_by_the_kernel_on_both_sides() -> None:
+    with serving(silence) as world, Client(world.port) as client:
+        client.send(request("POST", CHAT, BODY))
+        assert world.fake.until(lambda: world.fake.busy == 1)
+        rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        # local address, remote address, state (01: established), and which timer runs (02: keep-alive)
+        ours = [row for row in rows if row[3] == "01"]
+        listening_side = [row[5][:2] for row in ours if int(row[1].split(":")[1], 16) == world.port]
+        upstream_side = [row[5][:2] for row in ours if int(row[2].split(":")[1], 16) == world.fake.port]
+        assert (listening_side, upstream_side) == (["02"], ["02"])
 
 
 # --- kept connections ----------------------------------------------------------------------------------------

@@ -182,13 +182,16 @@ def test_idle_connections_are_given_up_before_the_server_closes_them() -> None:
     assert KEEPALIVE_S < 5.0
 
 
+@pytest.mark.parametrize("times", [1, 2, 3])
 @pytest.mark.parametrize("after_s", [0.0, 0.001, 0.01, 0.05])
-def test_a_cancelled_request_closes_its_connection_at_once(after_s: float) -> None:
+def test_a_request_cancelled_once_or_again_closes_its_connection_at_once(after_s: float, times: int) -> None:
     async def test(upstream: Upstream, fake: FakeUpstream) -> None:
         tasks = [asyncio.ensure_future(get(upstream)) for _ in range(20)]
         await asyncio.sleep(after_s)
-        for task in tasks:
-            task.cancel()
+        for _ in range(times):
+            for task in tasks:
+                task.cancel()
+            await asyncio.sleep(0)
         await asyncio.gather(*tasks, return_exceptions=True)
         assert all(task.cancelled() for task in tasks)
         for _ in range(100):

@@ -21,6 +21,8 @@ CHUNK = (
     b'"id":"chatcmpl-bakICdZ6tKEOdmMKXTXhawIzPbMIjyv3","model":"model.gguf","object":"chat.completion.chunk"}\n\n'
 )
 LAST = b'data: {"choices":[{"finish_reason":"stop","index":0,"delta":{}}],' + TIMINGS + b"}\n\n"
+PROPS = b'{"build_info":"b9101-bench","model_path":"model.gguf","total_slots":64,"default_generation_settings":{}}'
+COUNT = b'{"input_tokens":26}'
 DOCUMENT = (
     b'{"choices":[{"message":{"role":"assistant","content":"hello"},"finish_reason":"stop"}],'
     + TIMINGS
@@ -67,6 +69,11 @@ class Connection(asyncio.Protocol):
             return
         gap_s = float(fields.get(b"x-gap-ms", 0)) / 1000.0
         asyncio.get_running_loop().create_task(self.stream(events, gap_s, b"x-stamp" in fields))
+
+    def document(self, target: bytes) -> None:
+        body = PROPS if target == b"/props" else COUNT if target.endswith(b"/input_tokens") else DOCUMENT
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+        self.transport.write(head + body)
 
     async def stream(self, events: int, gap_s: float, stamp: bool) -> None:
         write = self.transport.write
