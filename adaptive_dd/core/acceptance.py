@@ -141,3 +141,11 @@ def product(first: Weights, second: Weights) -> Weights:
     both = [a * b for a, b in zip(first, second, strict=True)]
     total = sum(both)
     return tuple([w / total for w in both]) if total > 0.0 else first
+
+
+def blurred(weights: Weights) -> Weights:
+    """Weights spread to the neighbouring levels: texts do not sit on the grid, and the mixture must not collapse."""
+    padded = (weights[0], *weights, weights[-1])
+    return tuple(
+        [0.2 * a + 0.6 * b + 0.2 * c for a, b, c in zip(padded, padded[1:], padded[2:], strict=False)]
+    )

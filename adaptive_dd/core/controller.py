@@ -104,7 +104,8 @@ def _drawn(state: State, context: Context, cell: Cell, rng: Rng) -> Option:
         return Option(state.arms[0].setting, "refresh", 1.0, -math.inf)
     if state.frozen:
         return replace(plan.proven, reason="frozen", share=1.0)
-    if state.guard.anchors and plan.best.arm != plan.fallback.arm:
+    alarm = state.guard.alarm
+    if alarm is not None and alarm.due and plan.best.arm != plan.fallback.arm:
         return Option(plan.fallback.arm, "refresh", 1.0, -math.inf)
     room = state.headroom_ms
     if cell.bucket in state.tight:
@@ -185,8 +186,8 @@ def _prepared(state: State) -> State:
 
 def _decided(state: State, event: Decided) -> State:
     kept, decision = state.guard, event.decision
-    if kept.anchors and decision.reason == "refresh":
-        kept = replace(kept, anchors=kept.anchors - 1)
+    if kept.alarm is not None and kept.alarm.due and decision.arm == state.arms[0].setting:
+        kept = replace(kept, alarm=replace(kept.alarm, due=False))
     worst = _worst_ms(state, event)
     if worst > 0.0:
         kept = replace(kept, reserved={**kept.reserved, event.number: worst})

@@ -25,8 +25,8 @@ All sums forget: a node over some seventy answers, a text over fifty.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from operator import mul
 
 from adaptive_dd.core.acceptance import (
@@ -35,6 +35,7 @@ from adaptive_dd.core.acceptance import (
     DraftTable,
     Weights,
     at_level,
+    blurred,
     draft_table,
     level_of,
     likelihood,
@@ -64,12 +65,12 @@ TALKS = 256
 LEAN = 3.0
 # Evidence (answers) at which a residual is half believed, and its cap, which keeps it able to move.
 RHO_LEAN, RHO_CAP = 0.6, 14.0
-BIAS_LEAN, BIAS_CAP = 8.0, 60.0
+BIAS_LEAN, BIAS_LEAN_P, BIAS_CAP = 40.0, 12.0, 100.0
 # Weight from which an arm's answers are expected to be what was predicted, the error that one of them may teach then
 # (an outlier is not a trend), and the share of it that is put down to the whole machine.
 FAMILIAR, LARGEST_SURPRISE, COMMON_GAIN = 1.5, 0.12, 0.03
 # Before an arm was played: sd of the log of its cycle time around the line, and of its cycles per token.
-UNTRIED_SD, UNTRIED_P_SD, BIAS_SD = 0.10, 0.08, 0.06
+UNTRIED_SD, UNTRIED_P_SD, BIAS_SD, BIAS_P_SD = 0.10, 0.05, 0.03, 0.06
 ANSWER_SD = 0.20  # of log cycles per token around what text and conversation say
 
 
@@ -166,6 +167,9 @@ class Learned:
     talks       by conversation, the least recently heard first
     common      log factor of the whole machine now against what the nodes were learned at
     server      drafted tokens per cycle of requests that went out as they came
+    noise       mean absolute error of cycle times of familiar arms (log)
+    unsure      by arm, the shift of the whole machine since it was last played: perhaps it does not concern it
+    apart       by arm, how much of such shifts turned out not to concern it (log)
     """
 
     nodes: Mapping[int, Node] = field(default_factory=dict)
@@ -174,6 +178,14 @@ class Learned:
     talks: Mapping[str, Talk] = field(default_factory=dict)
     common: float = 0.0
     server: Tally = NOTHING
+    noise: Tally = Tally(TIME_SD, 10.0)
+    unsure: Mapping[str, float] = field(default_factory=dict)
+    apart: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def time_sd(self) -> float:
+        """Standard error of a familiar arm's cycle time (log)."""
+        return 1.25 * self.noise.mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,14 +353,16 @@ def outlooks(learned: Learned, place: Place, arms: tuple[Arm, ...]) -> list[Outl
     load_rho, node_rho = shape.rho, {} if node is None else node.rho
     text, everything = learned.texts.get(text_key(place.kind, bucket)), learned.texts.get("")
     bias, all_bias = {} if text is None else text.bias, {} if everything is None else everything.bias
-    common = learned.common
+    common, apart = learned.common, learned.apart
     away = _distances(learned, shape.rho, arms)
     found = []
     for arm in arms:
         name, depth = arm.name, depth_of(learned, arm)
         at_load, at_node = load_rho.get(name, NOTHING), node_rho.get(name, NOTHING)
         heard, heard_all = bias.get(name, NOTHING), all_bias.get(name, NOTHING)
-        factor = math.exp(common + at_load.mean + at_node.mean + heard.mean + heard_all.mean)
+        factor = math.exp(
+            common + apart.get(name, 0.0) + at_load.mean + at_node.mean + heard.mean + heard_all.mean
+        )
         u0, u1, u2, u3 = t0 * factor, t1 * factor, t2 * factor, t3 * factor
         cost = [
             (u0 + u1 * drafts + u2 * drafted + u3 * rejected) * per_token
@@ -356,8 +370,9 @@ def outlooks(learned: Learned, place: Place, arms: tuple[Arm, ...]) -> list[Outl
         ]
         prior = away(depth, arm.p_min)
         variance = 1.0 / (1.0 / (prior * prior) + at_load.weight * _AT_LOAD + at_node.weight * _AT_NODE)
+        variance += learned.unsure.get(name, 0.0) ** 2
         if depth > 0.0:
-            bias_sd = BIAS_SD if arm.p_min == 0.0 else BIAS_SD + UNTRIED_P_SD
+            bias_sd = BIAS_SD if arm.p_min == 0.0 else BIAS_P_SD
             variance += 1.0 / (1.0 / (bias_sd * bias_sd) + heard.weight * _AT_TEXT)
         found.append(Outlook(cost, math.sqrt(variance)))
     return found
@@ -422,7 +437,9 @@ def _time_error(learned: Learned, answer: Answer, seen: Cycle, typical: Vector) 
         return 0.0, False
     coef, name = node_coef(learned, answer.bucket, answer.load), answer.arm.name
     rho = rho_of(learned, answer.bucket, answer.load, name)
-    error = math.log(seen.cycle_ms / line(coef, typical)) - rho - learned.common
+    error = (
+        math.log(seen.cycle_ms / line(coef, typical)) - rho - learned.common - learned.apart.get(name, 0.0)
+    )
     return error, learned.shapes.get(answer.load, NO_SHAPE).rho.get(name, NOTHING).weight > FAMILIAR
 
 
@@ -442,11 +459,25 @@ def _learn_time(learned: Learned, answer: Answer, reading: Reading, trust: float
     key = node_of(answer.bucket, load)
     shape, node = learned.shapes.get(load, NO_SHAPE), learned.nodes.get(key, NO_NODE)
     load_rho, node_rho = shape.rho.get(name, NOTHING), node.rho.get(name, NOTHING)
-    limit = LARGEST_SURPRISE * trust if reading.familiar else math.inf
+    usual = reading.familiar and name not in learned.unsure
+    limit = max(LARGEST_SURPRISE, 3.0 * learned.time_sd) * trust if usual else math.inf
     error = min(max(reading.time_error, -limit), limit)
-    common = learned.common + (COMMON_GAIN * weight * error if reading.familiar else 0.0)
+    noise = learned.noise
+    if usual:
+        seen_noise = min(abs(reading.time_error), 4.0 * noise.mean)
+        noise = noise.moved(seen_noise - noise.mean, weight, lean=0.0, cap=60.0)
+    common = learned.common + (COMMON_GAIN * weight * error if usual else 0.0)
+    unsure, apart = learned.unsure, learned.apart
+    if name in unsure:
+        own = (
+            -math.copysign(min(abs(error), abs(unsure[name])), unsure[name])
+            if error * unsure[name] < 0.0
+            else 0.0
+        )
+        apart = {**apart, name: apart.get(name, 0.0) + own}
+        unsure = {n: s for n, s in unsure.items() if n != name}
     # One answer is believed only so far; the line hears it without what the whole machine explains.
-    ms = reading.seen.cycle_ms * math.exp(error - reading.time_error - common)
+    ms = reading.seen.cycle_ms * math.exp(error - reading.time_error - common - apart.get(name, 0.0))
     seen, prior = Cycle(reading.seen.drawn, ms, weight), shape_coef(learned, load)
     sd = NODE_SD if shape.fit.by_arm else SHAPE_SD
     fit = fitted(node.fit, name, seen, keep=NODE_KEEP, prior=prior, sd=sd)
@@ -463,7 +494,7 @@ def _learn_time(learned: Learned, answer: Answer, reading: Reading, trust: float
         server = server.moved(seen.drawn[2] - server.mean, weight, lean=0.0, cap=30.0)
     nodes = {**learned.nodes, key: Node(fit, {**node.rho, name: node_after})}
     shapes = {**learned.shapes, load: Shape(shape_fit, {**shape.rho, name: load_after})}
-    return Learned(nodes, shapes, learned.texts, learned.talks, common, server)
+    return Learned(nodes, shapes, learned.texts, learned.talks, common, server, noise, unsure, apart)
 
 
 def _shape_prior(learned: Learned, load: int) -> Vector:
@@ -537,25 +568,33 @@ def _solve4(xx: tuple[float, ...], xy: Vector) -> Vector:
     return ((y0 - b * z1 - c * z2 - d * z3) / a, z1, z2, z3)
 
 
+def shifted(learned: Learned, shift: float, heard: Collection[str]) -> Learned:
+    """After the whole machine moved by `shift` (log): a question again for every arm but those heard since."""
+    names = {name for shape in learned.shapes.values() for name in shape.rho} - set(heard)
+    unsure = {name: learned.unsure.get(name, 0.0) + shift for name in names}
+    return replace(learned, common=learned.common + shift, unsure={**learned.unsure, **unsure})
+
+
 def _learn_text(learned: Learned, answer: Answer, reading: Reading) -> Learned:
     if answer.timings.draft_n == 0:
         return learned
     weight = min(2.0, answer.timings.decode_tokens / 200.0) * reading.seen.weight
     error = min(max(reading.text_error, -0.8), 0.8)
-    texts = dict(learned.texts)
+    texts, spread = dict(learned.texts), blurred(reading.posterior)
     for key in ("", answer.kind, text_key(answer.kind, answer.bucket)):
         text = texts.get(key)
         old = (0.0,) * len(LEVELS) if text is None else text.weights
-        weights = tuple([TEXT_KEEP * w + weight * p for w, p in zip(old, reading.posterior, strict=True)])
+        weights = tuple([TEXT_KEEP * w + weight * p for w, p in zip(old, spread, strict=True)])
         bias: Residuals = {} if text is None else text.bias
         if key != answer.kind:
             tally = bias.get(answer.arm.name, NOTHING)
-            moved = tally.moved(error, reading.seen.weight, lean=BIAS_LEAN, cap=BIAS_CAP)
+            lean = BIAS_LEAN if answer.arm.p_min == 0.0 else BIAS_LEAN_P
+            moved = tally.moved(error, reading.seen.weight, lean=lean, cap=BIAS_CAP)
             error -= moved.mean - tally.mean
             bias = {**bias, answer.arm.name: moved}
         texts[key] = Text(weights, bias)
     talks = _heard(learned.talks, answer.conversation, reading)
-    return Learned(learned.nodes, learned.shapes, texts, talks, learned.common, learned.server)
+    return replace(learned, texts=texts, talks=talks)
 
 
 def _heard(talks: Mapping[str, Talk], conversation: str, reading: Reading) -> Mapping[str, Talk]:

@@ -206,6 +206,16 @@ class Account:
         return quantile * (0.5 * self.doubt_ms + math.sqrt(self.square))
 
 
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """A surprise. shift: log of observed over expected cycle time; name: the arm that showed it; due: the baseline
+    was not asked yet."""
+
+    shift: float
+    name: str
+    due: bool = True
+
+
 EMPTY = Account()
 
 
@@ -219,7 +229,8 @@ class Guard:
     reserved         worst case in ms of each request on its way, by number
     since_ms         ref of other arms' answers since the baseline was last heard
     up, down         detectors of other arms' cycle times rising and falling (standard errors)
-    anchors          baseline requests that are due after a surprise
+    recent           running mean of other arms' cycle time errors (log): how large a surprise is
+    alarm            a surprise that is not explained yet, or None
     calm             number until which no further surprise is raised
     """
 
@@ -232,7 +243,8 @@ class Guard:
     since_ms: float = 0.0
     up: float = 0.0
     down: float = 0.0
-    anchors: int = 0
+    recent: float = 0.0
+    alarm: Alarm | None = None
     calm: int = 0
 
 
@@ -244,25 +256,41 @@ def waited(trials: Mapping[str, Trial], number: int) -> Mapping[str, Trial]:
 
 # --- alarms --------------------------------------------------------------------------------------------------
 
-# Standard errors: what a detector lets pass, and where it rings (a jump of six rings at once).
-ALLOWANCE, ALARM, JUMP = 1.0, 6.0, 7.0
-ALARM_SD = 0.03
-# After an alarm, requests during which no other is raised.
+# Standard errors: what a detector lets pass, where it rings, and the most that one answer adds (one far outlier is
+# just not enough... a second one is).
+ALLOWANCE, ALARM, LARGEST = 1.0, 6.0, 7.0
+# Requests after an explained alarm during which residuals move fast and no other alarm is raised.
 CALM = 12
+# Share of the newest error in the running mean.
+RECENT = 0.5
 
 
-def listened(kept: Guard, error: float, number: int) -> Guard:
+def listened(kept: Guard, name: str, error: float, *, sd: float, number: int) -> Guard:
     """After another arm's cycle time was `error` (log) off; a surprise makes an anchoring baseline request due.
 
     Cumulative sums both ways (Page 1954). A fall lowers the baseline's price before it is asked: the machine may have
     become faster for everybody.
     """
-    z = min(max(error / ALARM_SD, -JUMP), JUMP)
+    z = min(max(error / sd, -LARGEST), LARGEST)
     up, down = max(0.0, kept.up + z - ALLOWANCE), max(0.0, kept.down - z - ALLOWANCE)
-    if max(up, down) < ALARM or number < kept.calm:
-        return replace(kept, up=min(up, ALARM), down=min(down, ALARM))
-    drift = kept.drift + min(0.0, 0.5 * error) if down >= ALARM else kept.drift
-    return replace(kept, up=0.0, down=0.0, drift=drift, anchors=1, calm=number + CALM)
+    recent = kept.recent + RECENT * (error - kept.recent)
+    if max(up, down) < ALARM or number < kept.calm or kept.alarm is not None:
+        return replace(kept, up=min(up, ALARM), down=min(down, ALARM), recent=recent)
+    alarm = Alarm(error if abs(error) > abs(recent) else recent, name)
+    drift = kept.drift + min(0.0, 0.5 * alarm.shift) if down >= ALARM else kept.drift
+    return replace(kept, up=0.0, down=0.0, recent=recent, drift=drift, alarm=alarm)
+
+
+def explained(kept: Guard, error: float, *, sd: float, number: int) -> tuple[Guard, float]:
+    """After the baseline answered an alarm, `error` (log) off what was expected of it: the shift of the whole machine.
+
+    What both the baseline and the arm show is the machine's; what the arm shows alone is its own.
+    """
+    assert kept.alarm is not None
+    shift, shared = kept.alarm.shift, 0.0
+    if abs(error) > 3.0 * sd and error * shift > 0.0:
+        shared = math.copysign(min(abs(error), abs(shift)), shift)
+    return replace(kept, alarm=None, recent=0.0, up=0.0, down=0.0, calm=number + CALM), shared
 
 
 def priced(kept: Guard, node: int, reading: Reading, coef: Vector, number: int) -> Guard:

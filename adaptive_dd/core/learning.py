@@ -17,9 +17,7 @@ from adaptive_dd.core.state import State, arms_for, cell_of, credits_for, load_l
 SHORTEST = 4
 # Relative noise of one answer's saving that the account's slack allows for.
 SAVING_NOISE = 0.05
-# A baseline answer after an alarm that is off by this much says that the whole machine moved.
-COMMON_SHIFT = 0.06
-# Gain on residuals while an alarm holds.
+# Gain on residuals after an alarm was explained; none before.
 ALARMED = 3.0
 
 
@@ -76,7 +74,7 @@ def _learned_from(state: State, cell: Cell, answer: Answer, number: int) -> Stat
         learned, reading, kept = _heard_baseline(state, answer, reading, number)
     else:
         kept = _heard_other(state, cell, answer, reading, number)
-    trust = ALARMED if number < kept.calm else 1.0
+    trust = 0.0 if kept.alarm is not None else ALARMED if number < kept.calm else 1.0
     learned = estimator.learn(learned, answer, reading, trust=trust)
     length = state.lengths.get(cell.kind, estimator.NOTHING)
     moved = length.moved(answer.timings.decode_tokens - length.mean, 1.0, lean=0.0, cap=50.0)
@@ -89,9 +87,13 @@ def _heard_baseline(
 ) -> tuple[Learned, Reading, Guard]:
     """The baseline's answer sets its price, and tells whether an alarm was the whole machine's."""
     learned, kept = state.learned, state.guard
-    if number < kept.calm and reading.familiar and abs(reading.time_error) > COMMON_SHIFT:
-        learned = replace(learned, common=learned.common + reading.time_error)
-        reading = replace(reading, time_error=0.0)
+    if kept.alarm is not None and reading.familiar:
+        name = kept.alarm.name
+        kept, shift = guard.explained(kept, reading.time_error, sd=learned.time_sd, number=number)
+        if shift:
+            learned = estimator.shifted(learned, shift, (answer.arm.name, name))
+            reading = replace(reading, time_error=reading.time_error - shift)
+            kept = replace(kept, drift=kept.drift + shift)
     coef = estimator.node_coef(learned, answer.bucket, answer.load)
     kept = guard.priced(kept, estimator.node_of(answer.bucket, answer.load), reading, coef, number)
     return learned, reading, _booked(kept, answer.bucket, Account(ref_ms=answer.timings.predicted_ms))
@@ -99,9 +101,9 @@ def _heard_baseline(
 
 def _heard_other(state: State, cell: Cell, answer: Answer, reading: Reading, number: int) -> Guard:
     """Another arm's answer: booked against the baseline's price, and listened to for a change of the machine."""
-    kept = state.guard
-    if reading.familiar:
-        kept = guard.listened(kept, reading.time_error, number)
+    kept, name = state.guard, answer.arm.name
+    if reading.familiar and name not in state.learned.unsure:
+        kept = guard.listened(kept, name, reading.time_error, sd=state.learned.time_sd, number=number)
     price = price_by_text(state, state.learned, kept, cell)
     if price is None:
         return kept
