@@ -20,7 +20,7 @@ from adaptive_dd.core.domain import Deployment
 from adaptive_dd.core.events import Decided, Event
 from adaptive_dd.core.replay import fold_on
 from adaptive_dd.errors import InputFileError
-from adaptive_dd.migrations import MIGRATIONS, schema_version
+from adaptive_dd.migrations import MIGRATIONS, migrate, schema_version
 from adaptive_dd.resume import LAST, Resumed, Snapshot, resume
 from adaptive_dd.store import DEPLOYMENT_COLUMNS, FILE_NAME, connect, digest_of, position_of
 
@@ -52,6 +52,8 @@ class Reader:
         with self._readable():
             self._db = _connect_to_read(self.path)
             schema = schema_version(self._db)
+            if 0 < schema < len(MIGRATIONS):
+                self._db = _brought_up(self._db)
         if not 0 < schema <= len(MIGRATIONS):
             self._db.close()
             raise InputFileError(
@@ -209,6 +211,15 @@ def _connect_to_read(path: Path) -> Database:
             raise
         db = connect(path, "ro&immutable=1")
     return db
+
+
+def _brought_up(db: Database) -> Database:
+    """A copy of an older journal in memory, with the steps taken that it lacks: reading changes nobody's file."""
+    copy = Database(memory=True)
+    db.conn.backup(copy.conn)
+    db.close()
+    migrate(copy)
+    return copy
 
 
 def _deployments(db: Database) -> dict[int, Deployment]:

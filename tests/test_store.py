@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from sqlite_utils import Database
 
 from adaptive_dd import resume as resume_module
 from adaptive_dd.core import controller
-from adaptive_dd.core.codec import state_to_json
+from adaptive_dd.core.codec import event_to_json, state_to_json
 from adaptive_dd.core.controller import State, fold
 from adaptive_dd.core.domain import Cell, Decision, Deployment, Outcome, Setting, Status
 from adaptive_dd.core.events import Abandoned, Began, Decided, Event, Observed
 from adaptive_dd.engine import Engine, MemoryJournal
 from adaptive_dd.errors import InputFileError
+from adaptive_dd.migrations import MIGRATIONS, migrate
 from adaptive_dd.reader import History, Reader
 from adaptive_dd.resume import Resumed, Snapshot
 from adaptive_dd.store import FILE_NAME, SPACING_EVENTS, SnapshotRow, Store, event_row
@@ -336,6 +338,27 @@ def test_a_reader_works_beside_a_writer_and_on_a_folder(store: Store, path: Path
     assert read(path.parent, Reader.last_number) == 20
     assert read(path, Reader.position) == len(story())
     assert list(read(path, Reader.deployments).values()) == [HERE]
+
+
+def test_an_older_journal_is_read_as_it_is_and_opened_for_writing_as_it_was(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    migrate(Database(connection), MIGRATIONS[:2])
+    began = event_to_json(story(1)[0])
+    connection.execute(
+        "insert into deployments (id, upstream, model, build, cap) values (1, 'u', 'm', 'b', 8)"
+    )
+    row = (1, 0.0, "Began", began)
+    connection.execute("insert into events (deployment, at_s, type, body) values (?, ?, ?, ?)", row)
+    connection.commit()
+    connection.close()
+    old = Deployment("u", "m", "b", 8)
+    assert resume_of(path, old).state == state_after(story(1)[:1])
+    with closing(sqlite3.connect(path)) as check:
+        assert check.execute("pragma user_version").fetchone() == (2,), "reading changed nothing"
+    Store(path).close()
+    with closing(sqlite3.connect(path)) as check:
+        assert check.execute("pragma user_version").fetchone() == (len(MIGRATIONS),)
+    assert resume_of(path, old).state == state_after(story(1)[:1])
 
 
 @pytest.mark.parametrize("content", [b"", b"hello, I am a text file\n" * 50, None])

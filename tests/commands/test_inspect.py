@@ -1,0 +1,101 @@
+"""`inspect`, run as a user runs it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adaptive_dd.core.domain import Deployment, Listens, PolicySettings, ServerFacts, Setting
+from adaptive_dd.engine import Engine
+from tests.journals import HERE, journal_in, traffic
+from tests.support.cli import run_here
+
+
+@pytest.fixture(scope="module")
+def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("state")
+    with journal_in(folder) as journal:
+        engine = Engine(journal, Deployment("http://other", "m", "b0"))
+        traffic(engine, 3)
+        engine = Engine(journal, HERE, settings=PolicySettings(baseline=Setting(2, 0.0), cap=8))
+        engine.found(ServerFacts(Listens.HONOURS, cap=8))
+        traffic(engine, 60)
+    return folder
+
+
+def inspected(folder: Path, *flags: str) -> Any:
+    done = run_here("inspect", "--state-dir", str(folder), "--json", *flags)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_the_table_shows_what_was_chosen_why_how_often_and_what_was_seen(state_dir: Path) -> None:
+    done = run_here("inspect", "--state-dir", str(state_dir))
+    assert done.returncode == 0, done.stderr
+    assert "http://up  model  b1" in done.stdout
+    assert "60 decisions kept" in done.stdout
+    assert "baseline n2,p0.0" in done.stdout
+    for heading in ("setting", "why", "requests", "tok/s", "ms/token", "acceptance", "decide us"):
+        assert heading in done.stdout
+    assert "other deployments in this journal: 1" in done.stdout
+    assert "deciding took p50" in done.stdout
+
+
+def test_the_json_adds_up(state_dir: Path) -> None:
+    found = inspected(state_dir)
+    assert sum(one["requests"] for one in found["usage"]) == found["journal"]["decisions"] == 60
+    assert found["deployment"]["number"] == 2
+    assert found["deployment"]["build"] == "b1"
+    assert found["statuses"] == {"ok": 60}
+    assert found["policy"]["listens"] == "honours"
+    for one in found["usage"]:
+        assert sum(one["reasons"].values()) == one["requests"]
+        assert one["tokens_per_s"] > 0
+
+
+def test_one_cell_one_deployment_or_the_last_few_can_be_asked_for(state_dir: Path) -> None:
+    cell = inspected(state_dir)["usage"][0]
+    name = f"b{cell['bucket']}.l{cell['load']}.{cell['kind']}"
+    only = inspected(state_dir, "--cell", name)["usage"]
+    assert {(one["bucket"], one["load"], one["kind"]) for one in only} == {
+        (cell["bucket"], cell["load"], cell["kind"])
+    }
+    assert inspected(state_dir, "--deployment", "1")["journal"]["decisions"] == 3
+    assert inspected(state_dir, "--last", "10")["journal"]["counted"] == 10
+
+
+@pytest.mark.parametrize(
+    ("flags", "part"),
+    [
+        (("--deployment", "7"), "--deployment 7: not in"),
+        (("--cell", "b9.l9.none"), "--cell b9.l9.none: no decision there"),
+    ],
+)
+def test_what_is_not_there_is_one_clear_line(state_dir: Path, flags: tuple[str, ...], part: str) -> None:
+    done = run_here("inspect", "--state-dir", str(state_dir), *flags)
+    assert done.returncode == 2
+    assert part in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_folder_without_a_journal_is_one_clear_line(tmp_path: Path) -> None:
+    done = run_here("inspect", "--state-dir", str(tmp_path))
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"adaptive-dd: {tmp_path}: no journal there")
+
+
+def test_a_frontier_is_shown_as_ladder_and_comparison() -> None:
+    done = run_here("inspect", "--frontier", "0:n4,p0.25;49152:n4,p0.0")
+    assert done.returncode == 0, done.stderr
+    assert "49,152" in done.stdout
+    assert "n4,p0.25" in done.stdout
+
+
+def test_it_looks_while_a_proxy_writes(tmp_path: Path) -> None:
+    with journal_in(tmp_path) as journal:
+        traffic(Engine(journal, HERE), 5)
+        journal.flush()
+        assert inspected(tmp_path)["journal"]["decisions"] == 5
