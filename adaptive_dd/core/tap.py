@@ -61,6 +61,9 @@ class Tap:
         if not self._stream:
             self._keep(chunk)
             return
+        if self._started and not self._kept and not self._drop_newline and _is_one_event(chunk):
+            self._event(chunk[:-2])  # the ordinary case, without a copy
+            return
         searched = max(0, len(self._kept) - 1)
         self._keep(self._with_plain_newlines(chunk))
         if not self._started:
@@ -129,7 +132,7 @@ class Tap:
         self._head, self._clipped = b"", False
         if clipped:
             self._data(event, clipped=True, is_data=head.lstrip(b"\n").startswith((b"data:", b"event:")))
-        elif b"\n" in event:
+        elif event.find(b"\n") >= 0:
             self._lines(event)
         elif event.startswith(b"data:"):
             self._data(event[5:])
@@ -148,11 +151,11 @@ class Tap:
     def _data(self, data: bytes, *, clipped: bool = False, is_data: bool = True) -> None:
         if is_data:
             self.data_events += 1
-        if b'"timings"' in data:
+        if data.find(b'"timings"') >= 0:
             self._last = (data, clipped)
-        elif data.strip() == b"[DONE]":
+        elif len(data) < _HEAD_BYTES and data.strip() == b"[DONE]":
             self.done = True
-        if b'"error"' in data and not clipped and _is_error(data):
+        if data.find(b'"error"') >= 0 and not clipped and _is_error(data):
             self.error = True
 
     def _document(self) -> None:
@@ -161,6 +164,11 @@ class Tap:
             self._last = (document, self._clipped)
         if b'"error"' in document and not self._clipped and _is_error(document):
             self.error = True
+
+
+def _is_one_event(chunk: bytes) -> bool:
+    """Whether it is one line and the end of an event. (`find`, because `in` first tries bytes as a number.)"""
+    return chunk.endswith(b"\n\n") and chunk.find(b"\n") == len(chunk) - 2 and chunk.find(b"\r") < 0
 
 
 _NOTHING = object()

@@ -50,6 +50,16 @@ class Connection:
             size, tail, last = size + len(data), (tail + data)[-7:], now
         return size, longest
 
+    async def blob(self, megabytes: int) -> None:
+        """Read one event of that size, and forget it."""
+        self.writer.write(request(events=1).replace(b"x-gap-ms: 0", b"x-blob-mb: %d" % megabytes))
+        tail = b""
+        while not tail.endswith(b"\r\n0\r\n\r\n"):
+            data = await self.reader.read(1 << 20)
+            if not data:
+                raise EOFError("the stream broke off")
+            tail = (tail + data)[-7:]
+
     async def delays(self, events: int, gap_ms: float) -> list[float]:
         """One stream of stamped events; seconds between writing and reading each."""
         self.writer.write(request(events=events, gap_ms=gap_ms, stamp=True))

@@ -127,7 +127,9 @@ def commands(upstream: int, folder: Path, profile: bool) -> dict[str, Callable[[
     return ({"nginx": start_nginx} if nginx else {}) | found
 
 
-async def latency_ms(contenders: list[Contender], times: int) -> dict[str, float]:
+async def latency_ms(contenders: list[Contender], times: int) -> tuple[dict[str, float], dict[str, float]]:
+    """Milliseconds for one request (the median), and of CPU for each."""
+    cpu: dict[str, float] = {one.name: one.cpu_s() for one in contenders}
     links = {one.name: await Connection.open(one.port) for one in contenders}
     seen: dict[str, list[float]] = {name: [] for name in links}
     for number in range(times + 50):
@@ -135,7 +137,8 @@ async def latency_ms(contenders: list[Contender], times: int) -> dict[str, float
             spent = await link.document()
             if number >= 50:
                 seen[name].append(spent * 1000)
-    return {name: statistics.median(values) for name, values in seen.items()}
+    spent_ms = {one.name: (one.cpu_s() - cpu[one.name]) * 1000 / (times + 50) for one in contenders}
+    return {name: statistics.median(values) for name, values in seen.items()}, spent_ms
 
 
 async def delay_ms(contenders: list[Contender], rounds: int) -> dict[str, float]:
@@ -159,13 +162,18 @@ async def cpu_ms_per_1000(
     return out
 
 
-async def rate(contenders: list[Contender], *, streams: int, events: int) -> dict[str, float]:
+async def rate(
+    contenders: list[Contender], *, streams: int, events: int
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Events a second (the best of three), and events per second of CPU: what an idle core would give at most."""
     best: dict[str, float] = {}
+    cpu: dict[str, float] = {one.name: one.cpu_s() for one in contenders}
     for _ in range(3):
         for one in contenders:
             spent, _ = await flood(one.port, streams, events, 0.0)
             best[one.name] = max(best.get(one.name, 0.0), streams * events / spent)
-    return best
+    per_cpu = {one.name: 3 * streams * events / max(0.01, one.cpu_s() - cpu[one.name]) for one in contenders}
+    return best, per_cpu
 
 
 async def stall_ms(contenders: list[Contender]) -> dict[str, float]:
@@ -177,8 +185,12 @@ Rows = list[tuple[str, dict[str, float], str]]
 
 async def measure(contenders: list[Contender], scale: float) -> Rows:
     many = int(1000 * scale)
+    latency, latency_cpu = await latency_ms(contenders, max(300, many))
+    flooded, flooded_per_cpu = await rate(contenders, streams=64, events=max(200, many))
+    single, _ = await rate(contenders, streams=1, events=20 * many)
     return [
-        ("request not streamed, p50, ms", await latency_ms(contenders, many), "{:.2f}"),
+        ("request not streamed, p50, ms", latency, "{:.2f}"),
+        ("CPU per request not streamed, ms", latency_cpu, "{:.2f}"),
         ("delay per event, p50, ms", await delay_ms(contenders, max(1, int(8 * scale))), "{:.2f}"),
         (
             "CPU per 1,000 events, 64 streams of 50/s, ms",
@@ -190,22 +202,27 @@ async def measure(contenders: list[Contender], scale: float) -> Rows:
             await cpu_ms_per_1000(contenders, streams=1, events=many, gap_ms=5.0),
             "{:.0f}",
         ),
-        ("events/s, 64 streams at once", await rate(contenders, streams=64, events=many), "{:,.0f}"),
-        ("events/s, one stream", await rate(contenders, streams=1, events=20 * many), "{:,.0f}"),
+        ("events/s, 64 streams at once", flooded, "{:,.0f}"),
+        ("events per second of CPU, 64 streams at once", flooded_per_cpu, "{:,.0f}"),
+        ("events/s, one stream", single, "{:,.0f}"),
         ("longest silence in 64 streams of 50/s, ms", await stall_ms(contenders), "{:.0f}"),
     ]
 
 
 async def soaked(contenders: list[Contender], streams: int) -> Rows:
     before = {one.name: one.rss_mb() for one in contenders}
-    after, reset = dict[str, float](), dict[str, float]()
+    blob, after, reset = dict[str, float](), dict[str, float](), dict[str, float]()
+    megabytes = min(1024, streams // 8)
     for one in contenders:
+        await (await Connection.open(one.port)).blob(megabytes)
+        blob[one.name] = one.rss_mb()
         await soak(one.port, streams, at_once=32, resets=False)
         after[one.name] = one.rss_mb()
         await soak(one.port, streams, at_once=32, resets=True)
         reset[one.name] = one.rss_mb()
     return [
         ("resident before, MB", before, "{:.0f}"),
+        (f"resident after one event of {megabytes} MB, MB", blob, "{:.0f}"),
         (f"resident after {streams:,} streams, MB", after, "{:.0f}"),
         (f"resident after {streams:,} more, each ended by a reset, MB", reset, "{:.0f}"),
     ]

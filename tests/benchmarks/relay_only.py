@@ -49,7 +49,7 @@ def main() -> None:
         runner.run(server.serve(sockets=[listening]))
         profile.disable()
     if "--profile" in flags:
-        pstats.Stats(profile, stream=sys.stderr).sort_stats("tottime").print_stats(28)
+        pstats.Stats(profile, stream=sys.stderr).sort_stats("tottime").print_stats(20)
 
 
 if __name__ == "__main__":

@@ -67,6 +67,9 @@ class Connection(asyncio.Protocol):
                 + DOCUMENT
             )
             return
+        if b"x-blob-mb" in fields:
+            asyncio.get_running_loop().create_task(self.blob(int(fields[b"x-blob-mb"])))
+            return
         gap_s = float(fields.get(b"x-gap-ms", 0)) / 1000.0
         asyncio.get_running_loop().create_task(self.stream(events, gap_s, b"x-stamp" in fields))
 
@@ -74,6 +77,18 @@ class Connection(asyncio.Protocol):
         body = PROPS if target == b"/props" else COUNT if target.endswith(b"/input_tokens") else DOCUMENT
         head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
         self.transport.write(head + body)
+
+    async def blob(self, megabytes: int) -> None:
+        """One event without an end: nothing in it lets a reader let go of what came before."""
+        self.transport.write(
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+        )
+        self.transport.write(chunked(b"data: "))
+        piece = chunked(b"x" * 65536)
+        for _ in range(megabytes * 16):
+            await self.writable.wait()
+            self.transport.write(piece)
+        self.transport.write(b"0\r\n\r\n")
 
     async def stream(self, events: int, gap_s: float, stamp: bool) -> None:
         write = self.transport.write
