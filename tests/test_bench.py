@@ -93,6 +93,16 @@ def test_the_loop_tells_decides_and_delivers_with_requests_in_flight() -> None:
     assert result.worst_requests(0.01) == 0.0
 
 
+def test_the_loop_wears_the_machine_by_what_is_played() -> None:
+    class Deep(Watcher):
+        def choose(self, number: int, context: Context, at_s: float) -> Setting:
+            return Setting(8, 0.0)
+
+    one = scenario("heat")
+    result = run(one, Deep, 1, 200)
+    assert result.ms == pytest.approx(always(one, result.reference.requests, Setting(8, 0.0)))
+
+
 def test_a_change_of_facts_or_build_is_told() -> None:
     made: list[Watcher] = []
 
