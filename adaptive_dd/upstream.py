@@ -141,11 +141,12 @@ class Upstream:
         headers: Iterable[Header] = (),
         *,
         timeout_s: float = ASK_S,
+        parse: Callable[[bytes], object] = json.loads,
     ) -> tuple[int, object]:
         """A small call of our own: the status, and the parsed JSON (None where the body is none).
 
-        A `json_body` that is bytes already is sent as it is. Raises UpstreamError when no whole answer came within
-        `timeout_s`.
+        A `json_body` that is bytes already is sent as it is. parse: reads the body, and may raise ValueError. Raises
+        UpstreamError when no whole answer came within `timeout_s`.
         """
         content = json_body if isinstance(json_body, bytes | None) else json.dumps(json_body).encode()
         own: list[Header] = []
@@ -161,7 +162,7 @@ class Upstream:
         except TimeoutError:
             raise UpstreamError(f"{self.base_url}{path} did not answer within {timeout_s:g} s") from None
         try:
-            return reply.status, json.loads(body)
+            return reply.status, parse(body)
         except ValueError:
             return reply.status, None
 

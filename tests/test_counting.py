@@ -296,6 +296,40 @@ def test_a_request_that_makes_no_sense_is_not_counted_and_breaks_nothing(
     bench(test, CountingServer("old"))
 
 
+TOKENS = [
+    (b'{"tokens":[]}', 0),
+    (b'{"tokens":[2]}', 1),
+    (b'{"tokens": [2, 9259,\n 1902 ]}\n', 3),
+    (b'{"tokens":[{"id":2,"piece":"a,b"},{"id":3,"piece":"]"}]}', 2),
+    (b'{"more":1,"tokens":[2,3]}', 2),
+    (b'{"tokens":5}', None),
+    (b'{"tokens":"1,2"}', None),
+    (b"[1,2]", None),
+    (b"", None),
+]
+
+
+@pytest.mark.parametrize(("answer", "exact"), TOKENS, ids=[str(i) for i in range(len(TOKENS))])
+def test_tokens_are_counted_in_every_spelling_of_the_answer(answer: bytes, exact: int | None) -> None:
+    class Odd:
+        async def ask(self, *_: object, parse: Callable[[bytes], object], **__: object) -> tuple[int, object]:
+            try:
+                return 200, parse(answer)
+            except ValueError:
+                return 200, None
+
+    assert asyncio.run(Counter().count(Odd(), "completion", Asking({"prompt": "Hi"}, b""))) == exact
+
+
+def test_what_the_template_rendered_is_sent_on_byte_for_byte() -> None:
+    async def test(around: Bench) -> None:
+        odd = [{"role": "user", "content": 'Zürich \u2028 "quoted" \\ \U0001f600'}]
+        assert await around.count("chat", {"messages": odd}) == len(tokenized(rendered(odd), True))
+        assert json.loads(around.server.bodies[-1])["content"] == rendered(odd)
+
+    bench(test, CountingServer("old"))
+
+
 @pytest.mark.parametrize(
     "answer", [None, [], {}, {"input_tokens": "5"}, {"input_tokens": -1}, {"input_tokens": True}]
 )
