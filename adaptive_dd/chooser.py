@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
+import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -338,7 +339,17 @@ class Chooser:
         kind = f"{where}: {type(error).__name__}"
         if kind not in self._said:
             self._said.add(kind)
-            log.exception("%s failed; the request is served as it came (said once, then only counted)", where)
+            log.error(
+                "%s at %s; the request is served as it came (said once, then only counted)",
+                kind,
+                _place_of(error),
+            )
+
+
+def _place_of(error: Exception) -> str:
+    """Where an error was raised, innermost last. Not its message: that may hold a client's text."""
+    frames = traceback.extract_tb(error.__traceback__)[-4:]
+    return " > ".join(f"{frame.filename.rpartition('/')[2]}:{frame.lineno}" for frame in frames)
 
 
 def _measured(context: Context, prompt_tokens: int, source: str) -> Context:

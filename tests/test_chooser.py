@@ -173,7 +173,7 @@ def test_our_own_failure_costs_the_client_nothing_and_is_said_once(
 ) -> None:
     async def test(around: Bench) -> None:
         def broken(*_: object, **__: object) -> None:
-            raise ZeroDivisionError("no such luck")
+            raise KeyError("a secret of the client's")
 
         monkeypatch.setattr("adaptive_dd.chooser.features_of", broken)
         for _ in range(3):

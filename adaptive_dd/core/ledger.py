@@ -44,8 +44,8 @@ LONGEST_FRAME_TOKENS = 64
 # What a template may add by itself before any prompt of its family was measured: default system prompts of today
 # take up to some 500 tokens. With tools or a schema there is no telling.
 UNSEEN_TEMPLATE_TOKENS: Mapping[str, float] = {"messages+free": 1024.0}
-# BOS, EOS and the space that SentencePiece puts in front.
-RAW_EXTRA_TOKENS = 4
+# BOS, EOS and the space that SentencePiece puts in front; around the cursor also marks, project and file name.
+RAW_EXTRA_TOKENS, INFILL_EXTRA_TOKENS = 4, 20
 
 # Where nothing has been learned: Gemma-3's vocabulary makes 1.06 over prose, code and JSON. Another one's figure is
 # taken over from the first exact length.
@@ -212,7 +212,7 @@ def _by_bytes(ledger: Ledger, prompt: Prompt, remembered: Remembered) -> Predict
         )
         extra = template + LONGEST_FRAME_TOKENS * prompt.messages
     else:
-        extra = RAW_EXTRA_TOKENS
+        extra = INFILL_EXTRA_TOKENS if prompt.form == "infill" else RAW_EXTRA_TOKENS
     low, high = (size - prompt.soft_bytes) / LONGEST_TOKEN_BYTES, size + extra
     estimate = size * ROUGH_TOKENS_PER_BYTE + MESSAGE_TOKENS * prompt.messages
     if remembered.conversation and size <= MOST_BYTES_TO_LEARN and remembered.family in FAMILIES_TO_LEARN:
