@@ -22,7 +22,6 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypedDict
-from urllib.parse import quote
 
 import httptools
 import uvicorn
@@ -80,10 +79,7 @@ class Protocol(HttpToolsProtocol):
         if self.parser.should_upgrade() and self._offers_other_than_websocket():
             self._declined = self._head_without_offer()
             return
-        target = self.url
-        if not target.isascii():  # uvicorn cannot take it apart; the upstream may well understand it
-            self.url = quote(target, safe=_ASCII_MARKS).encode()
-        extension: Any = Extension(raw_target=target, abort=lambda: None)
+        extension: Any = Extension(raw_target=self.url, abort=lambda: None)
         self.scope["extensions"] = {EXTENSION: extension}
         super().on_headers_complete()
 
@@ -115,8 +111,6 @@ class Protocol(HttpToolsProtocol):
 
 # What an offer consists of. Dropping `Connection` with it means keep-alive, which is what HTTP/1.1 says anyway.
 _OFFER = frozenset({b"upgrade", b"connection", b"http2-settings"})
-
-_ASCII_MARKS = "".join(chr(code) for code in range(0x21, 0x7F))
 
 
 def _abort(cycle: RequestResponseCycle) -> None:

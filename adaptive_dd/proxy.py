@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import logging
 import re
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from functools import partial
 from typing import Any, Protocol
@@ -26,7 +27,7 @@ from adaptive_dd.core.tap import Tap
 from adaptive_dd.core.wire import Route, error_body, route_of
 from adaptive_dd.httpd import EXTENSION
 from adaptive_dd.metrics import Metrics
-from adaptive_dd.upstream import DiedError, Header, Reply, UnreachableError, Upstream
+from adaptive_dd.upstream import DiedError, Header, Reply, UnreachableError, UnsendableError, Upstream
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -145,6 +146,9 @@ class Relay:
         if _wants_websocket(scope["headers"]):
             await exchange.answer_ourselves(501, "this proxy and llama-server speak no websocket")
             return
+        if (_value_of(scope["headers"], b"transfer-encoding") or b"chunked").lower() != b"chunked":
+            await exchange.answer_ourselves(501, "the only transfer encoding understood is chunked")
+            return
         await exchange.run()
 
     def found(self, *, reachable: bool, why: str = "") -> None:
@@ -158,9 +162,13 @@ class Relay:
                 log.warning("upstream %s: %s", self.upstream.base_url, why)
 
     def failed(self, where: str, error: BaseException) -> None:
-        """Our own code failed: counted, and said once per place (the text of a request is never in it)."""
+        """Our own code failed: counted, and said once per place, by where it happened.
+
+        Not by what the error says: that may quote the request.
+        """
         if not self.metrics.value("own_failures_total", where=where):
-            log.error("own failure in %s: %s", where, type(error).__name__, exc_info=error)
+            places = "".join(traceback.format_tb(error.__traceback__)).rstrip()
+            log.error("own failure in %s: %s at\n%s", where, type(error).__name__, places)
         self.metrics.inc("own_failures_total", where=where)
 
 
@@ -348,7 +356,8 @@ class _Exchange:
         """The client's headers without what belongs to one connection, with exactly one framing of the body."""
         given = self.scope["headers"]
         drop = _NOT_SENT | _named_by_connection(given)
-        headers = [(name, value) for name, value in given if name.lower() not in drop]
+        # Spaces around a value are no part of it, and the client library refuses them.
+        headers = [(name, value.strip(b" \t")) for name, value in given if name.lower() not in drop]
         length = _value_of(given, b"content-length")
         if isinstance(content, bytes):
             headers.append((b"content-length", str(len(content)).encode()))
@@ -394,6 +403,9 @@ class _Exchange:
             self.status = Status.CUT
             self.relay.found(reachable=False, why=str(error))
             await self._upstream_absent("llama-server closed the connection without an answer")
+        except UnsendableError:
+            self.status = Status.ERROR
+            await self.answer_ourselves(400, "this request cannot be passed on: it is not HTTP/1.1")
         except _ClientGoneError:
             self.status = Status.CLIENT_GONE
         return None
@@ -578,7 +590,7 @@ async def _ended(*tasks: asyncio.Future[None]) -> None:
 def _value_of(headers: list[Header], wanted: bytes) -> bytes | None:
     for name, value in headers:
         if name.lower() == wanted:
-            return value
+            return value.strip(b" \t")
     return None
 
 

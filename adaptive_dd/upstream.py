@@ -4,6 +4,7 @@ Built on httpx2's transport, not on its client object: nothing is added to a req
 accept-encoding, no cookie), followed (no redirect, no proxy of the environment) or decoded, and the request target
 goes out byte for byte. There is no read timeout, because minutes of silence before a long prompt's first byte are
 normal, and no limit on connections, because the queue is the server's. Why httpx2: docs/decisions.md.
+An error names its class only: the library's own text may quote a header, and with it a key.
 """
 
 from __future__ import annotations
@@ -40,6 +41,10 @@ class DiedError(UpstreamError):
     """The connection broke after the request was sent, or in the middle of the answer."""
 
 
+class UnsendableError(UpstreamError):
+    """The request cannot be written as HTTP/1.1; nothing was sent. The client's fault, not the server's."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
     """An answer whose body is still to come. `headers` are raw pairs, in the server's order and spelling."""
@@ -54,7 +59,7 @@ class Reply:
             async for chunk in self.stream:
                 yield chunk
         except httpx2.TransportError as error:
-            raise DiedError(f"the answer broke off: {_said(error)}") from error
+            raise DiedError(f"the answer broke off ({type(error).__name__})") from error
 
     async def aclose(self) -> None:
         """Give the connection back, or close it at once where the answer was not read to its end."""
@@ -94,7 +99,8 @@ class Upstream:
 
         `target` is sent byte for byte behind the upstream's own path prefix; `headers` must hold the right framing of
         `content` and no `Host`. A kept connection that dies before the head of an answer is replaced once, by a fresh
-        one; a body that can be sent only once always gets a fresh one. Raises UnreachableError, DiedError.
+        one; a body that can be sent only once always gets a fresh one. Raises UnreachableError, DiedError,
+        UnsendableError.
         """
         lines = [(b"Host", self.authority), *headers]
         target = self.prefix.encode() + target
@@ -127,9 +133,11 @@ class Upstream:
         try:
             response = await transport.handle_async_request(request)
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
-            raise UnreachableError(f"no connection to {self.base_url}: {_said(error)}") from error
+            raise UnreachableError(f"no connection to {self.base_url} ({type(error).__name__})") from error
+        except httpx2.LocalProtocolError:
+            raise UnsendableError("the request is not HTTP/1.1") from None
         except httpx2.TransportError as error:
-            raise DiedError(f"{self.base_url} gave no answer: {_said(error)}") from error
+            raise DiedError(f"{self.base_url} gave no answer ({type(error).__name__})") from error
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         return Reply(response.status_code, response.headers.raw, response.stream)
 
@@ -199,10 +207,6 @@ def _whole(content: bytes | None) -> httpx2.AsyncByteStream:
 
 def _transport(verify: bool, limits: httpx2.Limits) -> httpx2.AsyncHTTPTransport:
     return httpx2.AsyncHTTPTransport(verify=verify, trust_env=False, limits=limits, socket_options=KEEPALIVE)
-
-
-def _said(error: Exception) -> str:
-    return str(error) or type(error).__name__
 
 
 def _split(base_url: str) -> tuple[str, str, str]:

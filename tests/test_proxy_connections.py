@@ -561,13 +561,72 @@ def test_the_request_target_arrives_byte_for_byte(target: str) -> None:
         assert world.fake.received[0].target == target.encode()
 
 
-def test_a_target_in_raw_utf_8_arrives_byte_for_byte() -> None:
+def test_a_target_in_raw_utf_8_is_refused_as_no_http() -> None:
+    """A limit of ours: the parser takes only what RFC 9112 allows, and so does the client library."""
     with serving() as world, Client(world.port) as client:
-        client.send(b"GET /mod\xc3\xa8le?\xe2\x82\xac HTTP/1.1\r\nHost: x\r\n\r\n")
-        status = client.answer("GET").status
-        assert status in (200, 400)
-        if status == 200:
-            assert world.fake.received[0].target == b"/mod\xc3\xa8le?\xe2\x82\xac"
+        client.send(b"GET /mod\xc3\xa8le HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert client.answer("GET").status == 400
+        assert world.fake.links == 0
+
+
+@pytest.mark.parametrize("place", ["value", "name", "target"])
+def test_every_byte_in_a_header_or_target_is_passed_on_or_refused_but_never_a_fault_of_the_server(
+    place: str,
+) -> None:
+    with serving() as world:
+        for code in range(256):
+            odd = {"value": b"a", "name": b"X", "target": b"x"}
+            odd[place] += bytes([code]) + b"b"
+            with Client(world.port) as client:
+                client.send(
+                    b"GET /%b HTTP/1.1\r\nHost: h\r\n%b: %b\r\n\r\n"
+                    % (odd["target"], odd["name"], odd["value"])
+                )
+                assert client.answer("GET").status in (200, 400), code
+        assert world.metrics.value("upstream_unreachable_total") == 0
+
+
+def test_spaces_around_a_header_value_do_no_harm_and_tell_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    with serving() as world, Client(world.port) as client:
+        client.send(b"GET /x HTTP/1.1\r\nHost: h\r\nAuthorization: \t Bearer sk-secret \t \r\n\r\n")
+        assert client.answer("GET").status == 200
+        assert world.fake.received[0].values("authorization") == [b"Bearer sk-secret"]
+        client.send(b"POST /tokenize HTTP/1.1\r\nHost: h\r\nContent-Length: 2 \r\n\r\n{}")
+        assert client.answer("POST").status == 200
+    assert "sk-secret" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("raw", "status"),
+    [
+        (
+            b"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            400,
+        ),
+        (b"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nab", 400),
+        (b"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: +2\r\n\r\n{}", 400),
+        (b"POST /x HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 501),
+        (b"GET /x HTTP/1.1\r\nHost: h\r\nX: a\r\n b\r\n\r\n", 400),
+        (b"FOO /x HTTP/1.1\r\nHost: h\r\n\r\n", 400),
+        (b"nonsense\r\n\r\n", 400),
+    ],
+)
+def test_a_request_that_two_readers_could_read_differently_is_refused(raw: bytes, status: int) -> None:
+    with serving() as world, Client(world.port) as client:
+        client.send(raw)
+        assert client.answer("GET").status == status
+        assert world.fake.received == []
+
+
+def test_requests_sent_without_waiting_are_answered_in_order() -> None:
+    with serving() as world, Client(world.port) as client:
+        client.send(
+            request("POST", CHAT, BODY) + request("GET", "/a", None) + request("POST", "/completion", b"{}")
+        )
+        assert client.answer("POST").body == STREAM
+        assert client.answer("GET").body == document()
+        assert client.answer("POST").body == document()
+        assert [one.target for one in world.fake.received] == [CHAT.encode(), b"/a", b"/completion"]
 
 
 def test_an_absolute_target_is_sent_as_a_path() -> None:

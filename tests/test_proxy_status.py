@@ -158,7 +158,7 @@ def test_keys_go_to_the_server_and_nowhere_else(key: str | None, caplog: pytest.
         got = ask(world.port, "POST", CHAT, text, *headers)
         assert got.status == (200 if key else 401)
         assert ask(world.port, "GET", "/props?api_key=sk-very-secret-1", None, *headers).status in (200, 401)
-        world.chooser.fail = RuntimeError("trouble")  # also where something of ours breaks
+        world.chooser.fail = ValueError(f"cannot read {text!r} of sk-very-secret-1")  # ours breaks
         ask(world.port, "POST", CHAT, text, *headers)
         port = world.fake.port
         world.run(world.fake.stop())
