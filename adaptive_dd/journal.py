@@ -38,6 +38,8 @@ ROOM = 10_000  # events in the queue: 0.25 s at 20,000 requests a second; above 
 WAITING = 20_000  # rows that wait for a disk to come back, some 10 MB
 SNAPSHOT_EVENTS = 250  # between snapshots: bounds what a restart folds again
 KEEP_EVENTS = 200_000  # per deployment, some 80 MB
+PREPARED = 3  # deployments used last, folded before serving starts and not while a client waits
+CLOSE_S = 10.0  # what a hanging disk may delay the end
 RETRY_S = (1.0, 60.0)  # first and longest pause before a broken store is tried again
 DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _DAY_S = 86_400.0
@@ -69,6 +71,7 @@ class StoredJournal:
         self._open_store, self._wall_s = open_store, wall_s
         self._queue: deque[tuple[int, Event, State]] = deque()
         self._deployments: list[Deployment] = []
+        self._prepared: dict[Deployment, State | None] = {}
         self._notes: list[str] = []
         # The writer's own
         self._store: Store | None = None
@@ -93,30 +96,40 @@ class StoredJournal:
     # --- the engine's side ---------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Open the database (or say why not) and start the writer."""
+        """Open the database (or say why not), take up what was used last, and start the writer."""
         try:
             self._open()
         except Exception as error:
             self._failed(error)
         if self._store is None:
             self._position = int(self._read(Reader.position, 0))
+        for deployment in list(self._read(Reader.deployments, {}).values())[-PREPARED:]:
+            self._prepared[deployment] = self._resumed(deployment)
         self._thread = threading.Thread(target=self._run, name="journal-writer", daemon=True)
         self._thread.start()
 
     def resume(self, deployment: Deployment) -> tuple[int, State | None]:
         """The scope of a deployment and the state that it was left in. Never raises: a loss is said and noted."""
+        scope = self._scope_of(deployment)
+        if deployment in self._prepared:
+            return scope, self._prepared.pop(deployment)
+        return scope, self._resumed(deployment)
+
+    def _scope_of(self, deployment: Deployment) -> int:
         if deployment not in self._deployments:
             self._deployments.append(deployment)
-        scope = self._deployments.index(deployment)
-        resumed = self._read(lambda reader: reader.resume(deployment), None)
-        return scope, resumed.state if resumed is not None else self._salvaged(scope, deployment)
+        return self._deployments.index(deployment)
 
-    def _salvaged(self, scope: int, deployment: Deployment) -> State | None:
+    def _resumed(self, deployment: Deployment) -> State | None:
+        resumed = self._read(lambda reader: reader.resume(deployment), None)
+        return resumed.state if resumed is not None else self._salvaged(deployment)
+
+    def _salvaged(self, deployment: Deployment) -> State | None:
         """The newest readable snapshot of a journal whose rows cannot be read."""
         text = self._read(Reader.newest_snapshots, {}).get(deployment)
         if text is None:
             return None
-        self._gaps.add(scope)
+        self._gaps.add(self._scope_of(deployment))
         self._say(f"{self.path}: its last snapshot is taken as it stands")
         return state_from_json(text)
 
@@ -159,7 +172,9 @@ class StoredJournal:
         if self._thread is not None:
             self._stop.set()
             self._wake.set()
-            self._thread.join()
+            self._thread.join(CLOSE_S)
+            if self._thread.is_alive():
+                log.warning("the disk of %s hangs: what waits is not written", self.path)
             self._thread = None
 
     def _read(self, ask: Callable[[Reader], Any], missing: Any) -> Any:

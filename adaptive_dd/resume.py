@@ -17,8 +17,8 @@ from adaptive_dd.core.replay import Folded, fold_on
 
 # Rows between two snapshots that are folded again at opening: a fifth of a second of start-up at most.
 VERIFY_EVENTS = 500
-# Rows folded when no snapshot can be trusted: some ten seconds of start-up, once, for most of what matters now.
-REBUILD_EVENTS = 50_000
+# Rows folded when no snapshot can be trusted: some seconds of start-up, once, for most of what matters now.
+REBUILD_EVENTS = 20_000
 LAST = 2**62  # above every row's id
 
 

@@ -77,6 +77,36 @@ def test_what_was_learned_survives_a_restart(tmp_path: Path) -> None:
     assert rows(tmp_path, "select count(*) as n from decisions") == [{"n": 35}]
 
 
+def test_what_was_used_last_is_folded_at_the_start_and_not_while_a_client_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with journal_in(tmp_path) as journal:
+        left = Engine(journal, HERE)
+        traffic(left, 10)
+    with journal_in(tmp_path) as journal:
+        monkeypatch.setattr(Reader, "resume", lambda *_: pytest.fail("read again"))
+        assert Engine(journal, HERE).state == left.state
+
+
+def test_a_disk_that_hangs_at_the_end_delays_it_for_a_bounded_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("adaptive_dd.journal.CLOSE_S", 0.05)
+    hanging = threading.Event()
+
+    def slow(path: Path) -> Store:
+        store = Store(path)
+        store.write = lambda *_: hanging.wait(30)  # type: ignore
+        return store
+
+    journal = StoredJournal(tmp_path, open_store=slow)
+    journal.start()
+    traffic(Engine(journal, HERE), 1)
+    journal.close()
+    assert "hangs" in caplog.text
+    hanging.set()
+
+
 def test_a_clean_end_leaves_a_snapshot_so_the_next_start_folds_nothing(tmp_path: Path) -> None:
     with journal_in(tmp_path) as journal:
         traffic(Engine(journal, HERE), 3)
