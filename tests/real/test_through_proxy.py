@@ -127,20 +127,29 @@ def test_the_clients_own_setting_wins(server: RealServer, proxy: Proxy) -> None:
     assert 2.0 < depth(timings_in(relayed)) <= 5.0
 
 
-def test_the_prompt_length_on_record_is_the_servers_own(server: RealServer, proxy: Proxy) -> None:
+@pytest.mark.parametrize("path", ["/completion", "/v1/chat/completions"])
+def test_the_bucket_is_chosen_by_the_servers_own_count_to_the_token(
+    server: RealServer, proxy: Proxy, path: str
+) -> None:
     made = proxy(server.url, "--mode", "static", "--frontier", "0:n2,p0.0;40:n0", "--no-probe")
-    for words, ladder in ((5, "n2,p0.0"), (80, "n0")):
-        for path, body in {
-            "/completion": {"prompt": "seven " * words, "n_predict": 4},
-            "/v1/chat/completions": {
-                "messages": [{"role": "user", "content": "seven " * words}],
-                "max_tokens": 4,
-            },
-        }.items():
-            answer = post(made.url + path, {**body, **FIXED})
-            timings = timings_in(answer)
-            assert answer.headers["x-dd-setting"] == ladder
-            assert int(answer.headers["x-dd-prompt-tokens"]) == timings["prompt_n"] + timings["cache_n"]
+    lengths = []
+    # The chat template adds some twenty tokens.
+    for words in range(30, 45) if path == "/completion" else range(13, 20):
+        text = "seven " * words
+        prompt = (
+            {"prompt": text} if path == "/completion" else {"messages": [{"role": "user", "content": text}]}
+        )
+        counted = server.call("POST", "/tokenize", {"content": text, "add_special": True})["tokens"]
+        if path == "/completion" and abs(len(counted) - 40) > 2:
+            continue
+        answer = post(made.url + path, {**prompt, **FIXED, "max_tokens": 2, "n_predict": 2})
+        timings = timings_in(answer)
+        tokens = timings["prompt_n"] + timings["cache_n"]
+        assert answer.headers["x-dd-setting"] == ("n0" if tokens >= 40 else "n2,p0.0")
+        record = made.own("decisions?last=1")["decisions"][0]
+        assert record["seen_prompt_tokens"] == tokens
+        lengths.append(tokens)
+    assert {39, 40} <= set(lengths)
 
 
 def test_the_prompt_cache_works_as_it_does_without_the_proxy(server: RealServer, proxy: Proxy) -> None:
@@ -148,15 +157,16 @@ def test_the_prompt_cache_works_as_it_does_without_the_proxy(server: RealServer,
 
     def twice(url: str, topic: str) -> list[int]:
         body = {
-            "prompt": f"A list of {topic}: " + "one, two, three, " * 10,
+            "prompt": f"{topic}: " + "one, two, three, " * 10,
             "n_predict": 4,
             "temperature": 0.0,
         }
         return [post(url + "/completion", body).json()["timings"]["cache_n"] for _ in range(2)]
 
-    direct, relayed = twice(server.url, "numbers"), twice(made.url, "figures")
+    direct, relayed = twice(server.url, "Numbers"), twice(made.url, "Figures")
     assert direct[1] > 30
-    assert relayed == direct
+    # The first may share its very first token with whatever the slot held before.
+    assert relayed[1] == direct[1]
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -172,8 +182,9 @@ def test_a_client_that_leaves_stops_the_generation(server: RealServer, proxy: Pr
         wait_for(lambda: is_processing(server), seconds=60)
         if stream:
             assert client.recv(16)
-    # Between two batches the server looks; a batch takes some tenths of a second here.
-    wait_for(lambda: not is_processing(server), seconds=30)
+    # The server looks about once a second, between two batches; alone on a busy machine that took it up to 12 s
+    # even without a proxy. All 4,000 tokens would take some minutes.
+    wait_for(lambda: not is_processing(server), seconds=120)
     assert made.own("decisions?last=1")["decisions"][0]["status"] == "client-gone"
 
 
