@@ -8,8 +8,11 @@ from typing import NamedTuple
 import typer
 
 from adaptive_dd import __version__
+from adaptive_dd.commands.advise import advise
 from adaptive_dd.commands.bench import bench
+from adaptive_dd.commands.calibrate import calibrate
 from adaptive_dd.commands.doctor import doctor
+from adaptive_dd.commands.frontier import frontier
 from adaptive_dd.commands.inspect import inspect
 from adaptive_dd.commands.presets import presets
 from adaptive_dd.commands.replay import replay
@@ -17,11 +20,12 @@ from adaptive_dd.commands.serve import serve
 from adaptive_dd.commands.simserver import simserver
 from adaptive_dd.errors import AdaptiveDDError
 
-COMMANDS = (serve, doctor, presets, bench, inspect, replay)
+COMMANDS = (serve, doctor, calibrate, presets, bench, inspect, replay, advise)
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 for command in COMMANDS:
     app.command(command.__name__.rstrip("_"))(command)
+app.add_typer(frontier, name="frontier")
 app.command("simserver", hidden=True)(simserver)  # for developing against
 
 
@@ -49,7 +53,13 @@ class ListedCommand(NamedTuple):
 
 def listed_commands() -> list[ListedCommand]:
     """Every command that a user sees, with its help text."""
-    return [ListedCommand(command.__name__.rstrip("_"), command.__doc__ or "") for command in COMMANDS]
+    single = [ListedCommand(command.__name__.rstrip("_"), command.__doc__ or "") for command in COMMANDS]
+    group = [
+        ListedCommand(f"frontier {c.callback.__name__}", c.callback.__doc__ or "")
+        for c in frontier.registered_commands
+        if c.callback is not None
+    ]
+    return single + group
 
 
 def main() -> None:

@@ -148,6 +148,7 @@ class FakeLlama:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            wbufsize = -1  # head and body in one write: apart they wait 40 ms for an acknowledgement
 
             def respond(self) -> None:
                 length = int(self.headers.get("Content-Length") or 0)

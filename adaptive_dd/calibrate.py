@@ -1,0 +1,365 @@
+"""Measure a frontier on a real server.
+
+The design of the measurement is `core.measure`; here a server is asked, and time passes. Everything that can be
+refused is refused before the first measurement: a server that cannot be told, a busy one, a context beyond its own, an
+output that cannot be written. Each answer goes to a journal beside the output as it comes, so that Ctrl-C or a dead
+server loses nothing; the same command continues.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+from adaptive_dd import __version__
+from adaptive_dd.calibration_log import CalibrationLog, journal_path
+from adaptive_dd.core.domain import SERVER, Frontier, Listens, ServerFacts, Setting, Timings
+from adaptive_dd.core.identity import Identity
+from adaptive_dd.core.measure import Block, Plan, Record, missing, next_block, rows, spent, wide_grid
+from adaptive_dd.core.standing import CLAIM_CONFIDENCE, Place, Sample
+from adaptive_dd.core.verdict import DOES
+from adaptive_dd.core.wire import parse_timings, setting_fields
+from adaptive_dd.errors import StoreError, UpstreamError, UsageError
+from adaptive_dd.exact_prompts import Cutter, Shelf
+from adaptive_dd.files import write_atomically
+from adaptive_dd.frontier_file import dump_frontier
+from adaptive_dd.probe import Headers, idle_slot, probe
+from adaptive_dd.upstream import Upstream
+from adaptive_dd.watch import auth, look
+
+# Sampling fields of each kind; without a kind the server samples as it was launched.
+KINDS: Mapping[str, Mapping[str, object]] = {
+    "": {},
+    "greedy": {"temperature": 0.0},
+    "sampled": {"temperature": 0.8},
+}
+# A prompt is read, and the drafter's own copy of it, by a short drafted answer before the block's first setting.
+PRIMING_TOKENS = 8
+# Room for an answer, the server's own reserve included.
+RESERVE_TOKENS = 16
+# The slowest answer worth waiting for: a long prompt on a slow machine takes minutes before its first token.
+ANSWER_S = 3600.0
+BUSY_WAIT_S, BUSY_LOOK_S = 120.0, 1.0
+# As the server counts, a prompt may be this much off.
+LENGTH_SHARE = 0.01
+UNKNOWN_CAP = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What the user asked for. settings None: the wide grid up to the cap; see `core.measure.Plan` for the rest."""
+
+    upstream: str
+    out: Path
+    contexts: tuple[int, ...]
+    shelf: Shelf
+    kinds: tuple[str, ...] = ("",)
+    settings: tuple[Setting, ...] | None = None
+    baseline: Setting = SERVER
+    budget_s: float | None = None
+    answers: int | None = None
+    tokens: int = 256
+    cap: int | None = None
+    launch_setting: Setting | None = None
+    api_key: str = ""
+    seed: int = 0
+    margin: float = 0.02
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """Every context in every kind."""
+        return tuple(Place(context, kind) for context in self.contexts for kind in self.kinds)
+
+
+class View(Protocol):
+    """Whoever watches a calibration."""
+
+    def note(self, text: str) -> None:
+        """Something worth a line happened."""
+
+    def moved(self, plan: Plan, record: Record) -> None:
+        """An answer came, or a block began."""
+
+    def close(self) -> None:
+        """It is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """The server as found before measuring."""
+
+    who: Identity
+    facts: ServerFacts
+
+
+async def calibrate(job: Job, view: View) -> Frontier:
+    """Measure, write `job.out`, and give the frontier.
+
+    Raises UsageError, InputFileError, UpstreamError or StoreError in one line; what was measured stays in the journal.
+    On cancellation (Ctrl-C) the file is written from what there is, before the cancellation goes on.
+    """
+    _check_output(job.out)
+    upstream = Upstream(job.upstream)
+    try:
+        return await _Calibration(job, view, upstream).run()
+    finally:
+        view.close()
+        await upstream.aclose()
+
+
+def _check_output(out: Path) -> None:
+    """Find out now, not after an hour, that the output cannot be written. Raises UsageError."""
+    probe_file = journal_path(out)
+    existed = probe_file.exists()
+    try:
+        if out.is_dir():
+            raise IsADirectoryError(21, "is a directory")
+        with probe_file.open("ab"):
+            pass
+        if not existed:
+            probe_file.unlink()
+        if out.exists():
+            with out.open("ab"):
+                pass
+    except OSError as error:
+        raise UsageError(
+            f"--out {out}: cannot be written ({error.strerror or error}); expected a file's path"
+        ) from None
+
+
+@dataclass(slots=True)
+class _Calibration:
+    """One run; `headers` and `slot` are those of all its requests."""
+
+    job: Job
+    view: View
+    upstream: Upstream
+    slot: int | None = None
+
+    @property
+    def headers(self) -> Headers:
+        return auth(self.job.api_key)
+
+    async def run(self) -> Frontier:
+        job = self.job
+        who = await self._identity()
+        await self._refuse_if_busy(who)
+        server = Server(who, await self._facts(who))
+        plan = plan_of(job, server)
+        log = CalibrationLog(journal_path(job.out), key_of(job, plan, server))
+        if log.record.samples:
+            self.view.note(f"continuing: {len(log.record.samples)} answers were measured before")
+        try:
+            await self._measure(plan, log, server)
+        except BaseException as error:
+            self._keep(plan, log, server, error)
+            raise
+        frontier = frontier_of(job, plan, log.record, server)
+        write_atomically(job.out, dump_frontier(frontier))
+        log.remove()
+        return frontier
+
+    def _keep(self, plan: Plan, log: CalibrationLog, server: Server, error: BaseException) -> None:
+        """Write the file from what there is, and say where the journal lies."""
+        frontier = frontier_of(self.job, plan, log.record, server, complete=False)
+        if frontier.rows and not isinstance(error, StoreError):
+            write_atomically(self.job.out, dump_frontier(frontier))
+        count = len(log.record.samples)
+        self.view.note(f"stopped after {count} answers, kept in {log.path}; the same command continues")
+
+    # --- before measuring
+
+    async def _identity(self) -> Identity:
+        sight = await look(self.upstream, self.headers)
+        if sight.who is None:
+            raise UpstreamError(f"{self.upstream.base_url}: {sight.why or 'does not answer'}")
+        who = sight.who
+        if who.router:
+            raise UsageError(
+                f"{self.upstream.base_url} is a router over several models; calibrate a server behind it"
+            )
+        longest = max(self.job.contexts)
+        if who.n_ctx is not None and longest + self.job.tokens + RESERVE_TOKENS > who.n_ctx:
+            room = who.n_ctx - self.job.tokens - RESERVE_TOKENS
+            raise UsageError(
+                f"--contexts: {longest} is beyond the server's {who.n_ctx} tokens per slot; "
+                f"expected at most {room} with {self.job.tokens} generated tokens"
+            )
+        return who
+
+    async def _refuse_if_busy(self, who: Identity) -> None:
+        slot = await idle_slot(self.upstream, who, self.headers)
+        if slot is False:
+            raise UpstreamError(
+                f"{self.upstream.base_url} is busy with other requests; calibrate when it is idle"
+            )
+        self.slot = slot
+
+    async def _facts(self, who: Identity) -> ServerFacts:
+        """What the server does with settings; raises UsageError where that is nothing to calibrate by."""
+        if self.job.launch_setting is not None:
+            return ServerFacts(Listens.IGNORES, self.job.launch_setting.n_max, None, who.spec_type, who.slots)
+        self.view.note("asking the server what it does with per-request settings")
+        found = await probe(self.upstream, who, [], nonce=time.time_ns() & 0x7FFFFFFF, headers=self.headers)
+        listens = found.facts.listens
+        if listens in (Listens.HONOURS, Listens.LOWERS_N):
+            return found.facts
+        if listens is Listens.UNKNOWN:
+            raise UpstreamError(f"{self.upstream.base_url}: {found.trouble or DOES[listens]}")
+        raise UsageError(
+            f"{self.upstream.base_url} {DOES[listens]}, so settings cannot be compared on it; measure one launch after "
+            "another with --launch-setting n2,p0.0 and join them with `adaptive-dd frontier merge`, "
+            "or serve launch settings as aliases (`adaptive-dd presets`, `serve --actuator presets`)"
+        )
+
+    # --- measuring
+
+    async def _measure(self, plan: Plan, log: CalibrationLog, server: Server) -> None:
+        while (block := next_block(plan, log.record)) is not None:
+            if not log.record.blocks or block != log.record.blocks[-1]:
+                log.begin(block)
+            await self._block(plan, log, server, block)
+
+    async def _block(self, plan: Plan, log: CalibrationLog, server: Server, block: Block) -> None:
+        started = time.monotonic()
+        sorts = self.job.shelf.sorts
+        sort = sorts[block.number % len(sorts)]
+        number = block.number // len(sorts) * 1000 + plan.places.index(block.place)
+        cutter = Cutter(self.upstream, self.headers, server.who.ask_as)
+        tokens = await cutter.prompt(self.job.shelf, sort, number, block.place.context_tokens)
+        deepest = max((s for s in block.settings), key=lambda s: s.order)
+        await self._answer(server, block, deepest, tokens, PRIMING_TOKENS)
+        for setting in missing(block, log.record):
+            if block.number > 0 and spent(plan, log.record, block.place):
+                return
+            await self._wait_until_idle(server.who)
+            timings = await self._answer(server, block, setting, tokens, self.job.tokens)
+            wall_ms, started = 1000.0 * (time.monotonic() - started), time.monotonic()
+            log.add(Sample(block.place, block.number, setting, timings, wall_ms, sort))
+            self.view.moved(plan, log.record)
+
+    async def _wait_until_idle(self, who: Identity) -> None:
+        """Another request under way would be measured with ours. Raises UpstreamError where it does not end."""
+        until = time.monotonic() + BUSY_WAIT_S
+        while await idle_slot(self.upstream, who, self.headers) is False:
+            if time.monotonic() > until:
+                raise UpstreamError(
+                    f"{self.upstream.base_url} became busy with other requests; calibrate when it is idle"
+                )
+            await asyncio.sleep(BUSY_LOOK_S)
+
+    async def _answer(
+        self, server: Server, block: Block, setting: Setting, tokens: list[int], predict: int
+    ) -> Timings:
+        """One answer's timings. A setting that the server refuses gives timings without tokens, and a note."""
+        fields = {} if self.job.launch_setting is not None else setting_fields(setting)
+        body = {
+            "prompt": tokens,
+            "n_predict": predict,
+            "ignore_eos": True,
+            "cache_prompt": True,
+            "stream": False,
+            "seed": self.job.seed + block.number,
+            **KINDS[block.place.kind],
+            **({"model": server.who.ask_as} if server.who.ask_as else {}),
+            **({"id_slot": self.slot} if self.slot is not None else {}),
+            **fields,
+        }
+        status, found = await self.upstream.ask("POST", "/completion", body, self.headers, timeout_s=ANSWER_S)
+        if 400 <= status < 500 and fields:
+            self.view.note(f"{setting} at {block.place}: the server refused it ({status})")
+            return Timings(0, 0.0, 0, 0.0)
+        timings = parse_timings(found.get("timings")) if isinstance(found, Mapping) else "no JSON"
+        if status != 200 or isinstance(timings, str):
+            raise UpstreamError(f"/completion answered {status}, without usable timings ({timings})")
+        self._check_length(block.place, timings)
+        return timings
+
+    def _check_length(self, place: Place, timings: Timings) -> None:
+        asked, seen = place.context_tokens, timings.prompt_tokens
+        # b9101 and others report a fully cached prompt as one token short.
+        if abs(seen - asked) > max(2.0, LENGTH_SHARE * asked) and timings.cache_n > 0:
+            raise UpstreamError(f"the server counted {seen} prompt tokens where {asked} were sent")
+
+
+# --- plan and file -------------------------------------------------------------------------------------------
+
+
+def plan_of(job: Job, server: Server) -> Plan:
+    """The plan for this server. Raises UsageError for settings above the cap."""
+    budget_ms = None if job.budget_s is None else 1000.0 * job.budget_s
+    if job.launch_setting is not None:
+        answers = job.answers or 16
+        return Plan(job.places, (), job.launch_setting, budget_ms, answers, job.margin, job.seed)
+    known = job.cap if job.cap is not None else server.facts.cap
+    cap = UNKNOWN_CAP if known is None else known
+    for setting in (*(job.settings or ()), job.baseline):
+        if (setting.n_max or 0) > cap:
+            raise UsageError(
+                f"--settings: {setting} is above the cap {cap}; expected at most n{cap}, or a larger --cap"
+            )
+    levels: tuple[float | None, ...] = (
+        (None,) if server.facts.listens is Listens.LOWERS_N else (0.0, 0.3, 0.6)
+    )
+    grid = wide_grid(cap, levels) if job.settings is None else job.settings
+    return Plan(job.places, grid, job.baseline, budget_ms, job.answers, job.margin, job.seed)
+
+
+def key_of(job: Job, plan: Plan, server: Server) -> dict[str, object]:
+    """What makes two calibrations the same one: not the budget, which may be raised to go on."""
+    return {
+        "model": server.who.model,
+        "build": server.who.build,
+        "contexts": list(job.contexts),
+        "kinds": list(job.kinds),
+        "settings": [str(s) for s in plan.settings],
+        "baseline": str(plan.baseline),
+        "tokens": job.tokens,
+        "prompts": job.shelf.name,
+        "seed": job.seed,
+        "launch": job.launch_setting is not None,
+    }
+
+
+def frontier_of(job: Job, plan: Plan, record: Record, server: Server, *, complete: bool = True) -> Frontier:
+    """The frontier that a record proves, with all that a reader of it should know."""
+    found = rows(plan, record)
+    if job.launch_setting is not None:
+        found = tuple(replace(row, mark="") for row in found)
+    about = {
+        "date": datetime.now(UTC).date().isoformat(),
+        "version": __version__,
+        "slots": str(server.facts.slots),
+        "spec_type": server.facts.spec_type,
+        "prompts": f"{job.shelf.name} ({', '.join(job.shelf.sorts[:6])})",
+        "cache": cache_use(record),
+        "interval": f"gain_low and gain_high are each missed with probability {1.0 - CLAIM_CONFIDENCE:.1%}",
+        "answers": str(len(record.samples)),
+        "measured_s": f"{record.spent_ms / 1000.0:.0f}",
+        "complete": "yes" if complete else "no, it was stopped",
+    }
+    return Frontier(
+        rows=found,
+        baseline=plan.baseline,
+        model=Path(server.who.model).name,
+        build=server.who.build,
+        cap=job.cap if job.cap is not None else server.facts.cap,
+        generated_tokens=job.tokens,
+        about=tuple((name, value) for name, value in about.items() if value),
+    )
+
+
+def cache_use(record: Record) -> str:
+    """Whether a block's prompt was read once and re-used, or anew for every answer."""
+    counted = [s.timings for s in record.samples if s.timings.prompt_tokens > 0]
+    if not counted:
+        return ""
+    share = sum(t.cache_n for t in counted) / sum(t.prompt_tokens for t in counted)
+    if share > 0.9:
+        return "each block's prompt was read once and re-used by all its settings"
+    return f"{share:.0%} of prompt tokens came from the server's cache, the rest was read for every answer"
