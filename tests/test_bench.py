@@ -143,7 +143,7 @@ def result_of(ms: list[float], base: list[float], oracle: list[float]) -> RunRes
     from adaptive_dd.core.arena import Reference
 
     arrays = [np.array(values) for values in (base, oracle, oracle)]
-    return RunResult(Reference((), *arrays, OFF, {}), (), np.array(ms))
+    return RunResult(lambda: Reference((), *arrays, OFF, {}), np.array(base), (), np.array(ms))
 
 
 def test_the_figures_of_a_run_are_the_ones_they_are_called() -> None:

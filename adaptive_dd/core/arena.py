@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Protocol
 
 import numpy as np
@@ -208,16 +208,25 @@ def always_all(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunResult:
-    """One policy on one scenario under one seed: the arm of each request, and expected ms (request,)."""
+    """One policy on one scenario under one seed: the arm of each request, and expected ms (request,).
 
-    reference: Reference
+    known: gives the reference, which is worked out when it is first asked for.
+    """
+
+    known: Callable[[], Reference]
+    baseline_ms: NDArray[np.float64]
     arms: tuple[Setting, ...]
     ms: NDArray[np.float64]
 
     @property
+    def reference(self) -> Reference:
+        """The references on the same requests."""
+        return self.known()
+
+    @property
     def relative(self) -> float:
         """Total time as a share of the baseline's."""
-        return float(self.ms.sum() / self.reference.baseline_ms.sum())
+        return float(self.ms.sum() / self.baseline_ms.sum())
 
     def captured(self, start: int = 0, stop: int | None = None) -> float | None:
         """Share of the oracle's gain over requests [start, stop); None where the oracle gains under 0.1%."""
@@ -240,11 +249,11 @@ class RunResult:
 
     def behind_ms(self, alpha: float) -> NDArray[np.float64]:
         """How far the total is behind (1 + alpha) x baseline after each request, in ms (request,)."""
-        return np.cumsum(self.ms - (1.0 + alpha) * self.reference.baseline_ms)
+        return np.cumsum(self.ms - (1.0 + alpha) * self.baseline_ms)
 
     def worst_requests(self, alpha: float) -> float:
         """The worst moment of `behind_ms`, in mean baseline requests; 0 where it never is behind."""
-        return float(max(0.0, self.behind_ms(alpha).max()) / self.reference.baseline_ms.mean())
+        return float(max(0.0, self.behind_ms(alpha).max()) / self.baseline_ms.mean())
 
 
 def _rolling(values: NDArray[np.float64], window: int) -> NDArray[np.float64]:
@@ -264,12 +273,11 @@ def run(
     scenario: Scenario, make: Maker, seed: int, requests: int, settings: PolicySettings | None = None
 ) -> RunResult:
     """Play a policy. With L requests in flight a decision is made before the L-1 latest outcomes are known."""
-    known = reference(scenario, seed, requests)
     policy = make(terms_of(scenario, seed, settings))
     waiting: deque[tuple[SimRequest, Setting, Outcome]] = deque()
     wear, at_s, phase = FRESH, 0.0, None
     arms, cost = [], np.empty(requests)
-    for row, request in enumerate(known.requests):
+    for row, request in enumerate(asked(scenario, seed, requests)):
         now = scenario.phases[scenario.phase_index(request.number)]
         if phase is None or (now.facts, now.build) != (phase.facts, phase.build):
             policy.told(now.facts, now.build, at_s)
@@ -283,7 +291,8 @@ def run(
         arms.append(arm)
     while waiting:
         at_s = _deliver(policy, waiting, at_s)
-    return RunResult(known, tuple(arms), cost)
+    known = partial(reference, scenario, seed, requests)
+    return RunResult(known, baseline_cost(scenario, seed, requests), tuple(arms), cost)
 
 
 def _deliver(policy: Policy, waiting: deque[tuple[SimRequest, Setting, Outcome]], at_s: float) -> float:
