@@ -41,7 +41,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("core/planning", "core/placement"),
     ("core/learning",),
     ("core/controller", "core/worlds"),
-    ("core/codec", "core/replay", "core/offpolicy", "core/explain", "core/arena", "core/advice"),
+    ("core/codec", "core/replay", "core/offpolicy", "core/freezing", "core/explain", "core/arena", "core/advice"),
     (
         "core/rivals",
         "simulated",

@@ -192,13 +192,22 @@ def test_verifying_is_bounded_by_the_number_of_rows(
 
 
 def test_folding_again_is_bounded_too(store: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    events = story()
+    events, applied = story(), []
+    whole = controller.apply
+
+    def counting(state: State, event: Event) -> State:
+        applied.append(event)
+        return whole(state, event)
+
     monkeypatch.setattr(resume_module, "REBUILD_EVENTS", 25)
     write(store, events[:10], state_after(events[:10]))
     write(store, events[10:20], state_after(events[:20]))
     write(store, events[20:30], state_after(events[:5]))  # wrong
     write(store, events[30:])
-    assert resume_of(path).state == state_after(events)
+    expected = state_after(events)
+    monkeypatch.setattr(controller, "apply", counting)
+    assert resume_of(path).state == expected
+    assert len(applied) == 10 + 21, "ten to find out, and from the second snapshot on"
 
 
 def test_a_row_that_cannot_be_read_or_applied_is_left_out_and_said(store: Store, path: Path) -> None:
