@@ -228,7 +228,10 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """The server's own account of one answer, validated. `draft_n` 0 means that nothing was drafted."""
+    """The server's own account of one answer, validated. `draft_n` 0 means that nothing was drafted.
+
+    by_depth: (depth, drafted, accepted) for each position of a draft, where the server tells (ik_llama.cpp).
+    """
 
     prompt_n: int
     prompt_ms: float
@@ -237,6 +240,7 @@ class Timings:
     cache_n: int = 0
     draft_n: int = 0
     draft_n_accepted: int = 0
+    by_depth: tuple[tuple[int, int, int], ...] = ()
 
     @property
     def prompt_tokens(self) -> int:

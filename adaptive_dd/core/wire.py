@@ -4,10 +4,11 @@ error looks. Bytes and values only; cutting into a body is `core.splice`, readin
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from adaptive_dd.core.domain import Timings
 from adaptive_dd.core.splice import Scan, client_override, replace_value, scan, setting_fields, splice
@@ -90,6 +91,7 @@ FASTEST_TOKENS_PER_S = 100_000.0
 _NEEDED = ("prompt_n", "predicted_n", "predicted_ms")
 _COUNTS = ("prompt_n", "predicted_n", "cache_n", "draft_n", "draft_n_accepted")
 _TIMES = ("prompt_ms", "predicted_ms")
+_BY_DEPTH = ("depth", "draft_n", "draft_n_accepted")
 
 
 def parse_timings(found: object) -> Timings | str:
@@ -108,7 +110,28 @@ def parse_timings(found: object) -> Timings | str:
     counts = {name: int(found.get(name, 0)) for name in _COUNTS}
     times = {name: float(found.get(name, 0.0)) for name in _TIMES}
     timings = Timings(**counts, **times)  # type: ignore[arg-type]
-    return _contradiction(timings) or timings
+    by_depth = parse_by_depth(found.get("draft_by_depth"), timings.draft_n, timings.draft_n_accepted)
+    return _contradiction(timings) or replace(timings, by_depth=by_depth)
+
+
+def parse_by_depth(found: object, draft_n: int, accepted: int) -> tuple[tuple[int, int, int], ...]:
+    """ik_llama.cpp's counts by position in the draft: (depth, drafted, accepted), in order of depth.
+
+    Empty where there are none, and where they cannot be true: depths out of order, more accepted than drafted, or
+    sums that differ from the totals. The totals then still stand.
+    """
+    rows: list[tuple[int, int, int]] = []
+    for entry in found if isinstance(found, list) else ():
+        values = [entry.get(name) if isinstance(entry, Mapping) else None for name in _BY_DEPTH]
+        if any(isinstance(v, bool) or not isinstance(v, int) or not 0 <= v <= LARGEST_COUNT for v in values):
+            return ()
+        rows.append((values[0], values[1], values[2]))  # type: ignore[arg-type]
+    ordered = all(low[0] < high[0] for low, high in itertools.pairwise(rows)) and (
+        not rows or rows[0][0] >= 1
+    )
+    true = ordered and all(taken <= drafted for _, drafted, taken in rows)
+    sums = (sum(row[1] for row in rows), sum(row[2] for row in rows))
+    return tuple(rows) if true and sums == (draft_n, accepted) else ()
 
 
 def _fault(value: object, *, whole: bool) -> str:

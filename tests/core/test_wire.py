@@ -152,3 +152,50 @@ def test_no_timings_make_it_raise_and_what_is_taken_is_finite_and_not_negative(
     for value in (found.prompt_n, found.prompt_ms, found.predicted_n, found.predicted_ms, found.draft_n):
         assert 0 <= value < float("inf")
     assert found.draft_n_accepted <= found.draft_n
+
+
+# --- ik_llama.cpp's dialect ----------------------------------------------------------------------------------
+
+IK = {
+    "prompt_n": 9,
+    "prompt_ms": 20.0,
+    "predicted_n": 40,
+    "predicted_ms": 500.0,
+    "draft_n": 30,
+    "draft_n_accepted": 12,
+}
+ROWS = [
+    {"depth": 1, "draft_n": 20, "draft_n_accepted": 10},
+    {"depth": 3, "draft_n": 10, "draft_n_accepted": 2},
+]
+
+
+def test_counts_by_position_are_read_where_a_server_tells_them() -> None:
+    found = parse_timings({**IK, "draft_by_depth": ROWS})
+    assert isinstance(found, Timings)
+    assert found.by_depth == ((1, 20, 10), (3, 10, 2))
+    plain = parse_timings(IK)
+    assert isinstance(plain, Timings)
+    assert plain.by_depth == ()
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        None,
+        {},
+        [1],
+        [{"depth": 1}],
+        ROWS[::-1],
+        ROWS[:1],
+        [{**ROWS[0], "draft_n": 20.5}, ROWS[1]],
+        [{**ROWS[0], "draft_n_accepted": -1}, ROWS[1]],
+        [{**ROWS[0], "depth": 0}, ROWS[1]],
+        [{**ROWS[0], "draft_n": 9}, {**ROWS[1], "draft_n": 21}],
+        [{**ROWS[0], "depth": True}, ROWS[1]],
+    ],
+)
+def test_counts_by_position_that_cannot_be_true_are_left_out_and_the_totals_stand(rows: object) -> None:
+    found = parse_timings({**IK, "draft_by_depth": rows})
+    assert isinstance(found, Timings)
+    assert (found.by_depth, found.draft_n, found.draft_n_accepted) == ((), 30, 12)
