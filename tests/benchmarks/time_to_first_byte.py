@@ -2,13 +2,14 @@
 
     python -m tests.benchmarks.time_to_first_byte [--rounds N] [--tokens 1000,32000,128000]
 
-Three ways to the same scripted server, each request sent along all of them in turn, so that noise meets all alike:
-direct; through a proxy that has nothing to choose (the server ignores the fields: no length is needed); and through
-one that plays a ladder, where the first turn of a conversation is counted by the server and the second is known from
-the ledger. Once before a server that counts in one call (b11434), once before one that needs two (b9101).
+Four ways to the same scripted server, each request sent along all of them in turn, so that noise meets all alike:
+direct; through a pure relay (mode off); through a proxy that reads the request but needs no length (mode observe);
+and through one that plays a ladder, where the first turn of a conversation is counted by the server and the second is
+known from the ledger. Once before a server that counts in one call (b11434), once before one that needs two (b9101).
 
 The server answers at once: it neither tokenizes nor processes a prompt. So this is the proxy's own share, with the
-calls it makes; tokenizing comes on top where a count is asked for (see docs/benchmarks.md for that of a real one).
+calls it makes; tokenizing comes on top where a count is asked for. The second figure of each cell is the proxy's
+processor time for one such request, which a busy machine disturbs far less than the first.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import platform
 import random
 import statistics
@@ -24,6 +26,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 LADDER = "0:n4,p0.25;2048:n8,p0.0;49152:n2,p0.0"
@@ -113,19 +116,19 @@ async def process(*arguments: str, **options: Any) -> AsyncIterator[asyncio.subp
 
 
 @asynccontextmanager
-async def scripted(calls: str) -> AsyncIterator[int]:
+async def scripted(calls: str) -> AsyncIterator[Place]:
     arguments = (__spec__.name, "--serve", calls)
     async with process(*arguments, stdout=asyncio.subprocess.PIPE) as running:
         assert running.stdout is not None
-        yield int(await running.stdout.readline())
+        yield Place(int(await running.stdout.readline()), running.pid)
 
 
 @asynccontextmanager
-async def proxied(upstream: int, *flags: str) -> AsyncIterator[int]:
+async def proxied(upstream: Place, *flags: str) -> AsyncIterator[Place]:
     with tempfile.TemporaryDirectory() as state:
         arguments = (
             "--upstream",
-            f"http://127.0.0.1:{upstream}",
+            f"http://127.0.0.1:{upstream.port}",
             "--port",
             "0",
             "--state-dir",
@@ -139,24 +142,38 @@ async def proxied(upstream: int, *flags: str) -> AsyncIterator[int]:
             port = int(line.partition(b"http://127.0.0.1:")[2].split(b" ", 1)[0])
             draining = asyncio.create_task(running.stderr.read())
             await asyncio.sleep(1.0)  # it looks at the server once; let that be over
-            yield port
+            yield Place(port, running.pid)
         await draining
 
 
 # --- the client ----------------------------------------------------------------------------------------------
 
 
+class Place(NamedTuple):
+    """A listening process."""
+
+    port: int
+    pid: int
+
+    def cpu_ms(self) -> float:
+        """Processor time it has used so far; 0 where the system does not tell."""
+        stat = Path(f"/proc/{self.pid}/stat")
+        if not stat.exists():
+            return 0.0
+        fields = stat.read_text().rpartition(")")[2].split()
+        return 1000.0 * (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 class Way(NamedTuple):
     """A way to the server, over one kept connection."""
 
-    name: str
-    port: int
+    place: Place
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
 
-async def way(name: str, port: int) -> Way:
-    return Way(name, port, *await asyncio.open_connection("127.0.0.1", port, limit=1 << 24))
+async def way(place: Place) -> Way:
+    return Way(place, *await asyncio.open_connection("127.0.0.1", place.port, limit=1 << 24))
 
 
 async def first_byte_ms(to: Way, body: bytes) -> tuple[float, dict[str, str]]:
@@ -190,52 +207,78 @@ def turns(rng: random.Random, tokens: int) -> tuple[bytes, bytes]:
     return first, json.dumps({"messages": messages, "stream": True}).encode()
 
 
-Samples = dict[str, list[float]]
+class Case(NamedTuple):
+    """What is compared: a way, and which turn of a conversation goes along it."""
+
+    way: str
+    turn: int
 
 
-async def measure(tokens: int, rounds: int, direct: Way, idle: Way, ladder: Way) -> Samples:
-    """Added milliseconds by case: each sample against the direct way in the same round."""
+CASES = {
+    "relay only": Case("off", 0),
+    "read, no length": Case("observe", 0),
+    "counted": Case("ladder", 0),
+    "ledger": Case("ladder", 1),
+}
+WARM_UP = 3
+
+
+async def waited(conversations: list[tuple[bytes, bytes]], ways: dict[str, Way]) -> dict[str, list[float]]:
+    """Milliseconds by case: of the direct way, and added to it by the others in the same round."""
+    samples: dict[str, list[float]] = {name: [] for name in ("direct", *CASES)}
+    for number, bodies in enumerate(conversations):
+        base = [(await first_byte_ms(ways["direct"], body))[0] for body in bodies]
+        taken = {}
+        for name, case in CASES.items():
+            taken[name], fields = await first_byte_ms(ways[case.way], bodies[case.turn])
+            assert case.way != "ladder" or fields["x-dd-applied"] == "true", fields
+        if number >= WARM_UP:
+            samples["direct"].append(base[0])
+            for name, case in CASES.items():
+                samples[name].append(taken[name] - base[case.turn])
+    return samples
+
+
+async def worked(conversations: list[tuple[bytes, bytes]], ways: dict[str, Way]) -> dict[str, float]:
+    """Processor milliseconds of the proxy for one request, by case."""
+    costs = {}
+    for name, case in CASES.items():
+        to = ways[case.way]
+        before = to.place.cpu_ms()
+        for bodies in conversations:
+            await first_byte_ms(to, bodies[case.turn])
+        costs[name] = (to.place.cpu_ms() - before) / len(conversations)
+    return costs
+
+
+async def row(tokens: int, calls: str, rounds: int, ways: dict[str, Way]) -> str:
     rng = random.Random(tokens)
-    added: Samples = {"direct": [], "nothing to choose": [], "counted": [], "ledger": []}
-    for number in range(rounds + 3):
-        bodies = turns(rng, tokens)
-        base = [(await first_byte_ms(direct, body))[0] for body in bodies]
-        quiet, _ = await first_byte_ms(idle, bodies[0])
-        counted, fields = await first_byte_ms(ladder, bodies[0])
-        assert fields["x-dd-applied"] == "true", fields
-        known, _ = await first_byte_ms(ladder, bodies[1])
-        if number >= 3:  # the first ones meet cold code
-            added["direct"].append(base[0])
-            added["nothing to choose"].append(quiet - base[0])
-            added["counted"].append(counted - base[0])
-            added["ledger"].append(known - base[1])
-    return added
-
-
-def row(tokens: int, calls: str, added: Samples) -> str:
-    cells = []
-    for samples in added.values():
-        ordered = sorted(samples)
-        cells.append(f"{statistics.median(ordered):.2f} / {ordered[int(0.9 * len(ordered))]:.2f}")
+    samples = await waited([turns(rng, tokens) for _ in range(rounds + WARM_UP)], ways)
+    costs = await worked([turns(rng, tokens) for _ in range(rounds)], ways)
+    cells = [f"{statistics.median(samples.pop('direct')):.2f}"]
+    cells += [f"{statistics.median(added):.2f} ({costs[name]:.1f})" for name, added in samples.items()]
     return f"| {tokens:,} | {GENERATIONS[calls]} | " + " | ".join(cells) + " |"
 
 
 async def run(rounds: int, sizes: list[int]) -> None:
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
     print(
-        f"{platform.machine()}, Python {platform.python_version()}, {rounds} rounds; ms, median / 90th percentile\n"
+        f"{machine}, Python {platform.python_version()}; medians of {rounds} in ms (processor ms of the proxy)\n"
     )
-    print("| prompt tokens | the server counts in | direct | added: nothing to choose | counted | ledger |")
-    print("|---|---|---|---|---|---|")
+    print(f"| prompt tokens | the server counts in | direct | added: {' | '.join(CASES)} |")
+    print("|---|---|---|" + "---|" * len(CASES))
     for calls in GENERATIONS:
         async with (
-            scripted(calls) as port,
-            proxied(port, "--mode", "observe") as idle,
-            proxied(port, "--mode", "static", "--frontier", LADDER) as ladder,
+            scripted(calls) as server,
+            proxied(server, "--mode", "off") as off,
+            proxied(server, "--mode", "observe") as observe,
+            proxied(server, "--mode", "static", "--frontier", LADDER) as ladder,
         ):
-            ways = [await way(*pair) for pair in (("direct", port), ("idle", idle), ("ladder", ladder))]
+            places = {"direct": server, "off": off, "observe": observe, "ladder": ladder}
+            ways = {name: await way(place) for name, place in places.items()}
             for tokens in sizes:
-                print(row(tokens, calls, await measure(tokens, rounds, *ways)), flush=True)
-            for one in ways:
+                print(await row(tokens, calls, rounds, ways), flush=True)
+            for one in ways.values():
                 one.writer.close()
 
 
