@@ -23,6 +23,7 @@ from adaptive_dd.core.prompt import infill_texts, is_list_of_prompts
 from adaptive_dd.core.wire import scan
 from adaptive_dd.errors import AdaptiveDDError
 from adaptive_dd.metrics import Metrics
+from adaptive_dd.upstream import UnsendableError
 
 log = logging.getLogger("adaptive_dd.counting")
 
@@ -150,15 +151,15 @@ class Counter:
         try:
             async with asyncio.timeout(call.bound_s):
                 tokens = await _COUNTS[endpoint](call)
-        except (AdaptiveDDError, TimeoutError) as error:
-            self._pause(str(error) or "no answer in time")
-            return None
-        except (_UncountableError, KeyError, TypeError, ValueError) as error:
+        except (_UncountableError, UnsendableError, KeyError, TypeError, ValueError) as error:
             self._lacking += isinstance(error, _LackingError)
             if self._lacking >= LACKING_TO_PAUSE:
                 self._pause(str(error))
             else:
                 self._failed("unusable", f"{endpoint}: {error}")
+            return None
+        except (AdaptiveDDError, TimeoutError) as error:
+            self._pause(str(error) or "no answer in time")
             return None
         self._lacking = 0
         self._pause_s = FIRST_PAUSE_S

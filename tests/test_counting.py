@@ -191,6 +191,15 @@ def test_the_clients_key_goes_along_and_nothing_else_of_its_headers() -> None:
     bench(test, CountingServer("old", key="k"))
 
 
+def test_one_clients_impossible_key_does_not_stop_counting_for_the_others() -> None:
+    async def test(around: Bench) -> None:
+        request = {"prompt": "Hello there"}
+        assert await around.count("completion", request, headers=((b"authorization", b"k\nx"),)) is None
+        assert await around.count("completion", request) == 3
+
+    bench(test)
+
+
 def test_a_configured_key_is_used_where_the_client_brings_none() -> None:
     async def test(around: Bench) -> None:
         counter = Counter(own_headers=((b"authorization", b"Bearer k"),))
