@@ -11,8 +11,10 @@ from adaptive_dd import __version__
 from adaptive_dd.commands.advise import advise
 from adaptive_dd.commands.bench import bench
 from adaptive_dd.commands.calibrate import calibrate
+from adaptive_dd.commands.demo import demo
 from adaptive_dd.commands.doctor import doctor
 from adaptive_dd.commands.frontier import frontier
+from adaptive_dd.commands.freeze import freeze
 from adaptive_dd.commands.inspect import inspect
 from adaptive_dd.commands.presets import presets
 from adaptive_dd.commands.replay import replay
@@ -20,7 +22,7 @@ from adaptive_dd.commands.serve import serve
 from adaptive_dd.commands.simserver import simserver
 from adaptive_dd.errors import AdaptiveDDError
 
-COMMANDS = (serve, doctor, calibrate, presets, bench, inspect, replay, advise)
+COMMANDS = (serve, demo, doctor, calibrate, presets, bench, inspect, freeze, replay, advise)
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 for command in COMMANDS:
