@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from adaptive_dd.metrics import Metrics
-from adaptive_dd.proxy import BURST, Relay
+from adaptive_dd.proxy import Relay
 
 CHUNKS = 1000
 
@@ -65,4 +65,4 @@ def test_others_get_their_turn_while_one_answer_floods() -> None:
 
     asyncio.run(go())
     assert sent == CHUNKS
-    assert turns >= CHUNKS // BURST
+    assert turns >= 40  # at the latest after every 25 chunks
