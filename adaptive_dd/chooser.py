@@ -19,6 +19,7 @@ from typing import Protocol
 
 from adaptive_dd.actuator import Actuator, Fields, Placed
 from adaptive_dd.core.context import (
+    FEATURES_VERSION,
     HINT_HEADER,
     Features,
     SamplingDefaults,
@@ -237,6 +238,7 @@ class Chooser:
             override=override,
             untouchable=unheard or _untouchable(headers, body, scanned, features) or unplaced,
             blind=self._untimed.get(_timed(route.endpoint, scanned), False),
+            features=FEATURES_VERSION,
         )
         return self.actuator.informed(context), features
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from adaptive_dd.core.context import FEATURES_VERSION
 from adaptive_dd.core.domain import (
     SERVER,
     Frontier,
@@ -206,6 +207,33 @@ def test_a_failure_after_the_decision_leaves_no_decision_open(monkeypatch: pytes
         assert not choice.changed
         assert around.engine.in_flight == 0
         assert not around.engine.state.open
+
+    bench(test)
+
+
+def test_the_record_says_under_which_meaning_of_the_features_it_was_read() -> None:
+    async def test(around: Bench) -> None:
+        await around.choose({"prompt": "Hi", "temperature": 0}, path="/completion")
+        context = around.engine.recent(1)[0].decided.context
+        assert context.features == FEATURES_VERSION
+        assert str(context.kind) == "greedy.free.completion"
+
+    bench(test)
+
+
+def test_a_clients_hint_makes_a_kind_of_its_own_and_hints_are_bounded() -> None:
+    async def test(around: Bench) -> None:
+        hints = []
+        for number in range(20):
+            hint = f"job-{number}".encode()
+            choice = await around.choose(
+                {"prompt": "Hi"}, path="/completion", headers=((b"X-DD-Workload", hint),)
+            )
+            assert choice.context is not None
+            hints.append(choice.context.kind.hint)
+        assert hints[0] == "job-0"
+        assert hints[-1] == "other"
+        assert len(set(hints)) == 17
 
     bench(test)
 

@@ -127,6 +127,8 @@ class Context:
     prompt_ms_per_token  what processing one prompt token costs, 0.0 where it is not known
     turns              answers of this conversation so far
     blind              the answer will bring no timings, so nothing can be learned from it
+    features           under which meaning of kind and conversation this was read (core.context.FEATURES_VERSION);
+                       records older than this field were read under the first
     """
 
     prompt_tokens: int | None
@@ -142,6 +144,7 @@ class Context:
     prompt_ms_per_token: float = 0.0
     turns: int = 0
     blind: bool = False
+    features: int = 1
 
 
 TOKEN_SOURCES: Mapping[str, str] = {
