@@ -63,6 +63,7 @@ def _config(port: int, played: Scenario, folder: Path) -> Config:
         "upstream": f"http://127.0.0.1:{port}",
         "state_dir": str(folder),
         "baseline": str(played.baseline),
+        "cap": played.cap,
     }
     if played.frontier.rows:
         (folder / "frontier.json").write_text(dump_frontier(played.frontier), encoding="utf-8")

@@ -25,6 +25,7 @@ from adaptive_dd.admin import Panel, admin_app
 from adaptive_dd.chooser import Choice, Chooser
 from adaptive_dd.config import Config
 from adaptive_dd.core.context import SamplingDefaults
+from adaptive_dd.core.controller import cap_of
 from adaptive_dd.core.domain import Deployment, Frontier, Mode, Outcome, ServerFacts, Status
 from adaptive_dd.core.identity import Identity
 from adaptive_dd.core.wire import Route
@@ -127,18 +128,32 @@ class _Warned:
         self._engine.deploy(deployment, self._actuator.facts(self._found[1]))
         for name in ("model", "build"):
             measured, met = getattr(self._frontier, name), getattr(deployment, name)
-            note = (
-                f"the frontier was measured on {name} {measured!r}, this server runs {met!r}: calibrate again"
+            if measured and met and measured != met:
+                self._say(
+                    f"the frontier was measured on {name} {measured!r}, this server runs {met!r}: calibrate again"
+                )
+        self._compare_depths()
+
+    def _compare_depths(self) -> None:
+        cap = cap_of(self._engine.state)
+        deepest = max((row.setting.n_max or 0 for row in self._frontier.rows), default=0)
+        if cap is not None and deepest > cap:
+            self._say(
+                f"the frontier has settings down to n{deepest}, but nothing deeper than n{cap} is sent "
+                f"(the launch value, or --cap): give --cap {deepest} to allow them"
             )
-            if measured and met and measured != met and note not in self._notes:
-                self._notes.append(note)
-                log.warning("%s", note)
+
+    def _say(self, note: str) -> None:
+        if note not in self._notes:
+            self._notes.append(note)
+            log.warning("%s", note)
 
     def found(self, facts: ServerFacts) -> None:
         """As the engine does."""
         if self._found is not None:
             self._found = (self._found[0], facts)
         self._engine.found(self._actuator.facts(facts))
+        self._compare_depths()
 
 
 def frontier_for(config: Config) -> Frontier:
