@@ -25,6 +25,7 @@ from functools import lru_cache
 # Logits of q: .027 to .995 in steps that one answer of some forty cycles can just tell apart.
 LEVELS = tuple(-3.6 + 0.7 * i for i in range(13))
 CHANCES = tuple(1.0 / (1.0 + math.exp(-z)) for z in LEVELS)
+MIDDLE = 7  # index of q = .79, the middle of public figures
 CONCENTRATION = 3.0
 
 Weights = tuple[float, ...]  # (level,): a distribution of texts over LEVELS, or a likelihood
@@ -49,18 +50,26 @@ class DraftTable:
     rows: tuple[tuple[float, float, float, float], ...]
 
 
-@lru_cache(maxsize=4096)
-def draft_table(depth: float, p_min: float) -> DraftTable:
-    """The table of a draft form; depth need not be whole (a launch value is seen only as a mean)."""
-    cells = [_cycle(chance, depth, p_min) for chance in CHANCES]
-    accepted = tuple(cell[0] for cell in cells)
-    per_token = tuple(1.0 / (1.0 + a) for a in accepted)
+@lru_cache(maxsize=8192)
+def draft_table(depth: float, p_min: float, shift: float = 0.0) -> DraftTable:
+    """The table of a draft form. depth need not be whole (a launch value is seen only as a mean).
+
+    shift: logits by which this form finds a text easier than a draft of two tokens would (see `estimator.Tail`).
+    """
+    cells = [_cycle(1.0 / (1.0 + math.exp(-z - shift)), depth, p_min) for z in LEVELS]
+    per_token = tuple(1.0 / (1.0 + cell[0]) for cell in cells)
     rows = tuple(
         (drafts, drafted, rejected, k)
         for (_, drafts, drafted, rejected), k in zip(cells, per_token, strict=True)
     )
     columns = [tuple(column) for column in zip(*cells, strict=True)]
     return DraftTable(columns[0], columns[1], columns[2], columns[3], per_token, rows)
+
+
+@lru_cache(maxsize=1024)
+def reach_of(depth: float, p_min: float) -> float:
+    """How far beyond two tokens a form drafts for a middling text, in doublings."""
+    return math.log2((1.0 + _cycle(CHANCES[MIDDLE], depth, p_min)[2]) / 3.0)
 
 
 def _cycle(chance: float, depth: float, p_min: float) -> tuple[float, float, float, float]:

@@ -27,6 +27,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from operator import mul
 
 from adaptive_dd.core.acceptance import (
@@ -41,6 +42,7 @@ from adaptive_dd.core.acceptance import (
     likelihood,
     normalised,
     product,
+    reach_of,
 )
 from adaptive_dd.core.domain import OFF, SERVER, Setting, Timings
 
@@ -58,17 +60,22 @@ SHAPE_SD: Vector = (0.0, 0.15, 0.15, 0.12)
 NODE_SD: Vector = (0.0, 0.05, 0.04, 0.04)
 NODE_KEEP, SHAPE_KEEP, TEXT_KEEP = 0.93, 0.97, 0.98
 # Answers of one conversation differ by this much (logits); an answer's own precision is added.
-MOOD_SD = 0.35
-TALK_KEEP = 0.85
+MOOD_SD = 0.25
+LEAST_SD = 0.25  # half of the grid's step or so: a sharper likelihood would fall between levels
+TALK_KEEP = 0.9
 TALKS = 256
 # Pseudo-answers by which a text leans on its kind, and a kind on everything.
 LEAN = 3.0
 # Evidence (answers) at which a residual is half believed, and its cap, which keeps it able to move.
 RHO_LEAN, RHO_CAP = 0.6, 14.0
-BIAS_LEAN, BIAS_LEAN_P, BIAS_CAP = 40.0, 12.0, 100.0
+BIAS_LEAN, BIAS_LEAN_P, BIAS_CAP = 30.0, 10.0, 40.0
+# Answers at which a slant is half believed, and its cap.
+SLANT_LEAN, SLANT_CAP = 4.0, 25.0
+# Comparisons at which a lift is half believed (answers differ by some .4 logits, lifts by .2), and its limit.
+LIFT_LEAN, LIFT_KEEP, LARGEST_LIFT = 4.0, 0.998, 1.5
 # Weight from which an arm's answers are expected to be what was predicted, the error that one of them may teach then
 # (an outlier is not a trend), and the share of it that is put down to the whole machine.
-FAMILIAR, LARGEST_SURPRISE, COMMON_GAIN = 1.5, 0.12, 0.03
+FAMILIAR, LARGEST_SURPRISE, COMMON_GAIN = 1.5, 0.12, 0.02
 # Before an arm was played: sd of the log of its cycle time around the line, and of its cycles per token.
 UNTRIED_SD, UNTRIED_P_SD, BIAS_SD, BIAS_P_SD = 0.10, 0.05, 0.03, 0.06
 ANSWER_SD = 0.20  # of log cycles per token around what text and conversation say
@@ -85,6 +92,10 @@ class Tally:
         """After an answer that was `error` off a prediction which included this mean."""
         gain = weight / (self.weight + weight + lean)
         return Tally(self.mean + gain * error, min(cap, self.weight + weight))
+
+    def shrunk(self, lean: float) -> float:
+        """The mean, drawn towards zero as if that had been seen `lean` times."""
+        return self.mean * self.weight / (self.weight + lean)
 
 
 NOTHING = Tally()
@@ -144,7 +155,10 @@ NO_SHAPE, NO_NODE = Shape(), Node()
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A distribution of texts (level,), unnormalised: its sum is the evidence in answers."""
+    """A distribution of texts (level,), unnormalised: its sum is the evidence in answers.
+
+    bias   by arm, mean log of observed over tabled cycles per token
+    """
 
     weights: Weights
     bias: Residuals = field(default_factory=dict)
@@ -152,10 +166,35 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Talk:
-    """What a conversation's earlier answers say: log likelihood (level,), and the mean level it puts it at."""
+    """What a conversation's earlier answers say.
+
+    log_likelihood   of its text (level,)            level   the mean level that this puts it at
+    seen, traits     running means of the level that answers showed, and of the traits of the arms that showed it
+    weight           answers in those means
+    """
 
     log_likelihood: Weights
     level: float
+    seen: float
+    traits: Mapping[str, float]
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class Lift:
+    """How much easier arms with a trait find the same text than others do: logits for a unit of it, by ridge."""
+
+    squares: float = 0.0
+    logits: float = 0.0
+
+    def heard(self, difference: float, error: float, weight: float) -> Lift:
+        """After an answer whose trait was `difference` from its conversation's mean, and its level `error` off."""
+        squares = LIFT_KEEP * self.squares + weight * difference * difference
+        moved = self.logits + weight * difference * error / (squares + LIFT_LEAN)
+        return Lift(squares, min(max(moved, -LARGEST_LIFT), LARGEST_LIFT))
+
+
+NO_LIFT = Lift()
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +206,9 @@ class Learned:
     talks       by conversation, the least recently heard first
     common      log factor of the whole machine now against what the nodes were learned at
     server      drafted tokens per cycle of requests that went out as they came
+    lifts       by trait of an arm (`traits_of`), how it sees the same text
+    slants      by arm with a p and band of text (`band_of`), mean log of observed over expected cost: how drafting
+                stops differs from text to text in ways that no table knows
     noise       mean absolute error of cycle times of familiar arms (log)
     unsure      by arm, the shift of the whole machine since it was last played: perhaps it does not concern it
     apart       by arm, how much of such shifts turned out not to concern it (log)
@@ -178,6 +220,8 @@ class Learned:
     talks: Mapping[str, Talk] = field(default_factory=dict)
     common: float = 0.0
     server: Tally = NOTHING
+    lifts: Mapping[str, Lift] = field(default_factory=dict)
+    slants: Mapping[str, Tally] = field(default_factory=dict)
     noise: Tally = Tally(TIME_SD, 10.0)
     unsure: Mapping[str, float] = field(default_factory=dict)
     apart: Mapping[str, float] = field(default_factory=dict)
@@ -218,6 +262,7 @@ class Reading:
     expected    the text it was expected to be (level,)
     posterior   the text it turned out to be (level,)
     likelihood  the same without expectations, widened by what moves between answers (level,)
+    shown       the level that the answer shows, and how much it says; None where nothing was drafted
     time_error, text_error   log of observed over predicted: cycle time, cycles per token
     familiar    the arm was played before at this load, so that an error is a surprise
     """
@@ -227,6 +272,7 @@ class Reading:
     expected: Weights
     posterior: Weights
     likelihood: Weights
+    shown: tuple[float, float] | None
     time_error: float
     text_error: float
     familiar: bool
@@ -247,7 +293,29 @@ def text_key(kind: str, bucket: int) -> str:
 
 def table_of(learned: Learned, arm: Arm) -> DraftTable:
     """What an arm drafts. `server` drafts as deep as it was seen to."""
-    return draft_table(depth_of(learned, arm), arm.p_min)
+    return draft_table(depth_of(learned, arm), arm.p_min, shift_of(learned, arm))
+
+
+def shift_of(learned: Learned, arm: Arm) -> float:
+    """Logits by which an arm finds a text easier than a draft of two tokens does, in steps that tables are kept for."""
+    traits = traits_of(depth_of(learned, arm), arm.p_min)
+    shift = sum([x * learned.lifts.get(name, NO_LIFT).logits for name, x in traits.items()])
+    return round(20.0 * shift) / 20.0
+
+
+@lru_cache(maxsize=1024)
+def traits_of(depth: float, p_min: float) -> Mapping[str, float]:
+    """What may make an arm see a text differently: how deep it drafts, in doublings beyond two tokens, and its p.
+
+    Geometric acceptance and a calibrated drafter would make every lift zero. Mixed text has a heavier tail than that, so
+    deep drafts find it easier; a drafter that is more or less sure than it should be moves what p_min lets through.
+    Only answers of one conversation are compared, since deep settings are played on easy texts: what the answers
+    share cancels.
+    """
+    if depth <= 0.0:
+        return {}
+    reach = {"reach": reach_of(depth, p_min)}
+    return reach if p_min == 0.0 else {**reach, f"p{p_min}": 1.0}
 
 
 def depth_of(learned: Learned, arm: Arm) -> float:
@@ -292,14 +360,15 @@ def rho_of(learned: Learned, bucket: int, load: int, name: str) -> float:
     return total if node is None else total + node.rho.get(name, NOTHING).mean
 
 
-def bias_of(learned: Learned, key: str, name: str) -> float:
-    """An arm's bias: log factor on the tables' cycles per token."""
-    text, everything = learned.texts.get(key), learned.texts.get("")
-    total = 0.0 if everything is None else everything.bias.get(name, NOTHING).mean
-    return total if text is None else total + text.bias.get(name, NOTHING).mean
+def bias_of(learned: Learned, key: str, arm: Arm) -> float:
+    """An arm's bias: log factor on the tables' cycles per token, as far as it is believed."""
+    text, everything = learned.texts.get(key, NO_TEXT), learned.texts.get("", NO_TEXT)
+    lean = BIAS_LEAN if arm.p_min == 0.0 else BIAS_LEAN_P
+    return text.bias.get(arm.name, NOTHING).shrunk(lean) + everything.bias.get(arm.name, NOTHING).shrunk(lean)
 
 
 FLAT: Weights = (1.0,) * len(LEVELS)
+NO_TEXT = Text((0.0,) * len(LEVELS))
 # Before any answer: texts from hopeless to copied, most of them in between.
 _UNKNOWN_TEXT = normalised(tuple(math.exp(-0.5 * ((z - 1.2) / 1.4) ** 2) for z in LEVELS))
 
@@ -351,8 +420,11 @@ def outlooks(learned: Learned, place: Place, arms: tuple[Arm, ...]) -> list[Outl
     t0, t1, t2, t3 = node_coef(learned, bucket, load)
     shape, node = learned.shapes.get(load, NO_SHAPE), learned.nodes.get(node_of(bucket, load))
     load_rho, node_rho = shape.rho, {} if node is None else node.rho
-    text, everything = learned.texts.get(text_key(place.kind, bucket)), learned.texts.get("")
-    bias, all_bias = {} if text is None else text.bias, {} if everything is None else everything.bias
+    text, everything = (
+        learned.texts.get(text_key(place.kind, bucket), NO_TEXT),
+        learned.texts.get("", NO_TEXT),
+    )
+    bias, all_bias = text.bias, everything.bias
     common, apart = learned.common, learned.apart
     away = _distances(learned, shape.rho, arms)
     found = []
@@ -360,14 +432,17 @@ def outlooks(learned: Learned, place: Place, arms: tuple[Arm, ...]) -> list[Outl
         name, depth = arm.name, depth_of(learned, arm)
         at_load, at_node = load_rho.get(name, NOTHING), node_rho.get(name, NOTHING)
         heard, heard_all = bias.get(name, NOTHING), all_bias.get(name, NOTHING)
-        factor = math.exp(
-            common + apart.get(name, 0.0) + at_load.mean + at_node.mean + heard.mean + heard_all.mean
-        )
+        table = draft_table(depth, arm.p_min, shift_of(learned, arm))
+        lean = BIAS_LEAN if arm.p_min == 0.0 else BIAS_LEAN_P
+        of_time = common + apart.get(name, 0.0) + at_load.mean + at_node.mean
+        factor = math.exp(of_time + heard.shrunk(lean) + heard_all.shrunk(lean))
         u0, u1, u2, u3 = t0 * factor, t1 * factor, t2 * factor, t3 * factor
         cost = [
             (u0 + u1 * drafts + u2 * drafted + u3 * rejected) * per_token
-            for drafts, drafted, rejected, per_token in draft_table(depth, arm.p_min).rows
+            for drafts, drafted, rejected, per_token in table.rows
         ]
+        if arm.p_min > 0.0:
+            cost = [c * f for c, f in zip(cost, _slanted(learned, name), strict=True)]
         prior = away(depth, arm.p_min)
         variance = 1.0 / (1.0 / (prior * prior) + at_load.weight * _AT_LOAD + at_node.weight * _AT_NODE)
         variance += learned.unsure.get(name, 0.0) ** 2
@@ -376,6 +451,27 @@ def outlooks(learned: Learned, place: Place, arms: tuple[Arm, ...]) -> list[Outl
             variance += 1.0 / (1.0 / (bias_sd * bias_sd) + heard.weight * _AT_TEXT)
         found.append(Outlook(cost, math.sqrt(variance)))
     return found
+
+
+# Bands of text, as indices of LEVELS: (-inf, .25), (.25, 1.3), (1.3, 2.3), above.
+BANDS = (5, 7, 8)
+
+
+def band_of(level: float) -> int:
+    """The band of a text's level."""
+    return sum([level > LEVELS[edge] + 0.35 for edge in BANDS])
+
+
+_BAND_OF_LEVEL = tuple(band_of(z) for z in LEVELS)
+
+
+def _slanted(learned: Learned, name: str) -> list[float]:
+    """An arm's slant as a factor on its cost by text (level,)."""
+    slants = learned.slants
+    by_band = [
+        math.exp(slants.get(f"{name}@{band}", NOTHING).shrunk(SLANT_LEAN)) for band in range(len(BANDS) + 1)
+    ]
+    return [by_band[band] for band in _BAND_OF_LEVEL]
 
 
 _AT_LOAD, _AT_NODE, _AT_TEXT = 1.0 / 0.05**2, 1.0 / 0.035**2, 1.0 / ANSWER_SD**2
@@ -408,27 +504,27 @@ def read(learned: Learned, answer: Answer) -> Reading:
     """Understand one answer with at least one cycle."""
     timings, arm = answer.timings, answer.arm
     cycles, tokens = timings.cycles, timings.decode_tokens
-    table, key = table_of(learned, arm), text_key(answer.kind, answer.bucket)
+    table = table_of(learned, arm)
     expected = expected_text(learned, answer.kind, answer.bucket, answer.conversation)
-    bias = bias_of(learned, key, arm.name)
     drafted = timings.draft_n / cycles
     typical: Vector = (1.0, 0.0, 0.0, 0.0)
-    rejected, text_error, posterior, heard = 0.0, 0.0, expected, FLAT
+    rejected, text_error, posterior, heard, shown = 0.0, 0.0, expected, FLAT, None
     if drafted > 0.0 and table.accepted[-1] > 0.0:
-        level = level_of(table, tokens / cycles * math.exp(bias) - 1.0)
+        level = level_of(table, tokens / cycles - 1.0)
         chance, rejected = at_level(CHANCES, level), at_level(table.rejected, level)
         typical = (1.0, at_level(table.drafts, level), at_level(table.drafted, level), rejected)
         trials = timings.draft_n_accepted + cycles * rejected
         own_sd = 1.0 / math.sqrt(trials * chance * (1.0 - chance) + 0.3)
-        posterior = product(expected, likelihood(level, max(own_sd, 0.3)))
+        posterior = product(expected, likelihood(level, max(own_sd, LEAST_SD)))
+        shown = (level, min(1.0, trials / 30.0))
         heard = likelihood(level, math.sqrt(own_sd * own_sd + MOOD_SD * MOOD_SD))
         predicted = sum(map(mul, expected, table.cycles_per_token))
-        text_error = math.log(cycles / tokens) - math.log(predicted) - bias
+        text_error = math.log(cycles / tokens) - math.log(predicted)
     seen = Cycle(
         (1.0, min(1.0, drafted), drafted, rejected), timings.predicted_ms / cycles, cycles / (cycles + 5.0)
     )
     time_error, familiar = _time_error(learned, answer, seen, typical)
-    return Reading(seen, typical, expected, posterior, heard, time_error, text_error, familiar)
+    return Reading(seen, typical, expected, posterior, heard, shown, time_error, text_error, familiar)
 
 
 def _time_error(learned: Learned, answer: Answer, seen: Cycle, typical: Vector) -> tuple[float, bool]:
@@ -494,7 +590,19 @@ def _learn_time(learned: Learned, answer: Answer, reading: Reading, trust: float
         server = server.moved(seen.drawn[2] - server.mean, weight, lean=0.0, cap=30.0)
     nodes = {**learned.nodes, key: Node(fit, {**node.rho, name: node_after})}
     shapes = {**learned.shapes, load: Shape(shape_fit, {**shape.rho, name: load_after})}
-    return Learned(nodes, shapes, learned.texts, learned.talks, common, server, noise, unsure, apart)
+    return Learned(
+        nodes,
+        shapes,
+        learned.texts,
+        learned.talks,
+        common,
+        server,
+        learned.lifts,
+        learned.slants,
+        noise,
+        unsure,
+        apart,
+    )
 
 
 def _shape_prior(learned: Learned, load: int) -> Vector:
@@ -508,12 +616,8 @@ def fitted(fit: Fit, name: str, seen: Cycle, *, keep: float, prior: Vector, sd: 
     unit = seen.weight / (y * y * TIME_SD * TIME_SD)
     u = unit * y
     w1, w2 = unit * x1, unit * x2
-    new = (unit * x0, w1, w2, unit * x3, w1 * x1, w1 * x2, w1 * x3, w2 * x2, w2 * x3, unit * x3 * x3) + (
-        u * x0,
-        u * x1,
-        u * x2,
-        u * x3,
-    )
+    squares = (w1 * x1, w1 * x2, w1 * x3, w2 * x2, w2 * x3, unit * x3 * x3)
+    new: Sums = (unit * x0, w1, w2, unit * x3, *squares, u * x0, u * x1, u * x2, u * x3)
     old = fit.by_arm.get(name)
     if old is None:
         own, total = new, tuple([t + n for t, n in zip(fit.total, new, strict=True)])
@@ -576,36 +680,59 @@ def shifted(learned: Learned, shift: float, heard: Collection[str]) -> Learned:
 
 
 def _learn_text(learned: Learned, answer: Answer, reading: Reading) -> Learned:
-    if answer.timings.draft_n == 0:
+    if reading.shown is None:
         return learned
-    weight = min(2.0, answer.timings.decode_tokens / 200.0) * reading.seen.weight
+    name, seen = answer.arm.name, reading.seen.weight
+    weight = min(2.0, answer.timings.decode_tokens / 200.0) * seen
     error = min(max(reading.text_error, -0.8), 0.8)
+    lean = BIAS_LEAN if answer.arm.p_min == 0.0 else BIAS_LEAN_P
+    if answer.arm.p_min > 0.0:
+        learned = replace(learned, slants=_slants(learned, name, reading))
     texts, spread = dict(learned.texts), blurred(reading.posterior)
     for key in ("", answer.kind, text_key(answer.kind, answer.bucket)):
-        text = texts.get(key)
-        old = (0.0,) * len(LEVELS) if text is None else text.weights
-        weights = tuple([TEXT_KEEP * w + weight * p for w, p in zip(old, spread, strict=True)])
-        bias: Residuals = {} if text is None else text.bias
-        if key != answer.kind:
-            tally = bias.get(answer.arm.name, NOTHING)
-            lean = BIAS_LEAN if answer.arm.p_min == 0.0 else BIAS_LEAN_P
-            moved = tally.moved(error, reading.seen.weight, lean=lean, cap=BIAS_CAP)
-            error -= moved.mean - tally.mean
-            bias = {**bias, answer.arm.name: moved}
+        text = texts.get(key, NO_TEXT)
+        weights = tuple([TEXT_KEEP * w + weight * p for w, p in zip(text.weights, spread, strict=True)])
+        bias = text.bias
+        if key != answer.kind and answer.arm.p_min == 0.0:
+            old = bias.get(name, NOTHING)
+            bias = {**bias, name: old.moved(error - old.mean, seen, lean=0.0, cap=BIAS_CAP)}
+            error -= bias[name].shrunk(lean)
         texts[key] = Text(weights, bias)
-    talks = _heard(learned.talks, answer.conversation, reading)
-    return replace(learned, texts=texts, talks=talks)
+    if not answer.conversation:
+        return replace(learned, texts=texts)
+    talks, lifts = _talked(learned, answer, reading, reading.shown)
+    return replace(learned, texts=texts, talks=talks, lifts=lifts)
 
 
-def _heard(talks: Mapping[str, Talk], conversation: str, reading: Reading) -> Mapping[str, Talk]:
-    if not conversation:
-        return talks
-    kept = dict(talks)
-    old = kept.pop(conversation, None)
-    before = (0.0,) * len(LEVELS) if old is None else old.log_likelihood
-    after = tuple([TALK_KEEP * b + math.log(w) for b, w in zip(before, reading.likelihood, strict=True)])
-    level = sum([z * p for z, p in zip(LEVELS, reading.posterior, strict=True)])
-    kept[conversation] = Talk(after, level)
-    if len(kept) > TALKS:
-        del kept[next(iter(kept))]
-    return kept
+def _slants(learned: Learned, name: str, reading: Reading) -> Mapping[str, Tally]:
+    """The slants after an answer of an arm with a p."""
+    key = f"{name}@{band_of(sum(map(mul, LEVELS, reading.expected)))}"
+    old = learned.slants.get(key, NOTHING)
+    time_error = min(max(reading.time_error, -0.3), 0.3) if reading.familiar else 0.0
+    error = min(max(reading.text_error + time_error, -0.6), 0.6)
+    return {**learned.slants, key: old.moved(error - old.mean, reading.seen.weight, lean=0.0, cap=SLANT_CAP)}
+
+
+def _talked(
+    learned: Learned, answer: Answer, reading: Reading, shown: tuple[float, float]
+) -> tuple[Mapping[str, Talk], Mapping[str, Lift]]:
+    """The conversations and the lifts after an answer of one of them."""
+    level, weight = shown
+    talks, lifts = dict(learned.talks), learned.lifts
+    traits = traits_of(depth_of(learned, answer.arm), answer.arm.p_min)
+    old = talks.pop(answer.conversation, None) or Talk((0.0,) * len(LEVELS), 0.0, level, traits, 0.0)
+    means = dict(old.traits)
+    gain = weight / (old.weight + weight)
+    share = weight * old.weight / (old.weight + weight)  # the mean has an error of its own
+    for name in {*traits, *means}:
+        difference = traits.get(name, 0.0) - means.get(name, 0.0)
+        if difference and share:
+            lifts = {**lifts, name: lifts.get(name, NO_LIFT).heard(difference, level - old.seen, share)}
+        means[name] = means.get(name, 0.0) + gain * difference
+    after = [TALK_KEEP * b + math.log(w) for b, w in zip(old.log_likelihood, reading.likelihood, strict=True)]
+    mean = sum(map(mul, LEVELS, reading.posterior))
+    seen = old.seen + gain * (level - old.seen)
+    talks[answer.conversation] = Talk(tuple(after), mean, seen, means, min(6.0, old.weight + weight))
+    if len(talks) > TALKS:
+        del talks[next(iter(talks))]
+    return talks, lifts

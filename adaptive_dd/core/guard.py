@@ -208,11 +208,16 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """A surprise. shift: log of observed over expected cycle time; name: the arm that showed it; due: the baseline
-    was not asked yet."""
+    """A surprise.
+
+    shift     log of observed over expected cycle time, and the name of the arm that showed it
+    lowered   by how much the baseline's price was lowered at once
+    due       the baseline was not asked yet
+    """
 
     shift: float
     name: str
+    lowered: float = 0.0
     due: bool = True
 
 
@@ -276,9 +281,10 @@ def listened(kept: Guard, name: str, error: float, *, sd: float, number: int) ->
     recent = kept.recent + RECENT * (error - kept.recent)
     if max(up, down) < ALARM or number < kept.calm or kept.alarm is not None:
         return replace(kept, up=min(up, ALARM), down=min(down, ALARM), recent=recent)
-    alarm = Alarm(error if abs(error) > abs(recent) else recent, name)
-    drift = kept.drift + min(0.0, 0.5 * alarm.shift) if down >= ALARM else kept.drift
-    return replace(kept, up=0.0, down=0.0, recent=recent, drift=drift, alarm=alarm)
+    shift = error if abs(error) > abs(recent) else recent
+    lowered = min(0.0, shift) if down >= ALARM else 0.0
+    alarm = Alarm(shift, name, lowered)
+    return replace(kept, up=0.0, down=0.0, recent=recent, drift=kept.drift + lowered, alarm=alarm)
 
 
 def explained(kept: Guard, error: float, *, sd: float, number: int) -> tuple[Guard, float]:
@@ -290,7 +296,8 @@ def explained(kept: Guard, error: float, *, sd: float, number: int) -> tuple[Gua
     shift, shared = kept.alarm.shift, 0.0
     if abs(error) > 3.0 * sd and error * shift > 0.0:
         shared = math.copysign(min(abs(error), abs(shift)), shift)
-    return replace(kept, alarm=None, recent=0.0, up=0.0, down=0.0, calm=number + CALM), shared
+    drift = kept.drift + shared - kept.alarm.lowered
+    return replace(kept, alarm=None, recent=0.0, up=0.0, down=0.0, calm=number + CALM, drift=drift), shared
 
 
 def priced(kept: Guard, node: int, reading: Reading, coef: Vector, number: int) -> Guard:

@@ -93,7 +93,6 @@ def _heard_baseline(
         if shift:
             learned = estimator.shifted(learned, shift, (answer.arm.name, name))
             reading = replace(reading, time_error=reading.time_error - shift)
-            kept = replace(kept, drift=kept.drift + shift)
     coef = estimator.node_coef(learned, answer.bucket, answer.load)
     kept = guard.priced(kept, estimator.node_of(answer.bucket, answer.load), reading, coef, number)
     return learned, reading, _booked(kept, answer.bucket, Account(ref_ms=answer.timings.predicted_ms))

@@ -36,7 +36,7 @@ def price_by_text(state: State, learned: Learned, kept: Guard, cell: Cell) -> We
     t0, t1, t2, t3 = estimator.node_coef(learned, cell.bucket, cell.load)
     _, drafts, drafted, rejects = price.drawn
     fixed = t0 + t1 * drafts + t2 * drafted
-    bias = estimator.bias_of(learned, estimator.text_key(cell.kind, cell.bucket), baseline.name)
+    bias = estimator.bias_of(learned, estimator.text_key(cell.kind, cell.bucket), baseline)
     unit = math.exp(price.level + kept.drift + bias) / (fixed + t3 * rejects)
     rows = draft_table(estimator.depth_of(learned, baseline), baseline.p_min).rows
     return tuple([(fixed + t3 * rejected) * per_token * unit for _, _, rejected, per_token in rows])
