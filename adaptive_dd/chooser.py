@@ -54,6 +54,9 @@ log = logging.getLogger("adaptive_dd.chooser")
 
 Header = tuple[bytes, bytes]
 
+# Reasons under which nothing was chosen: the request goes out as it came.
+NOT_CHOSEN = frozenset({"off", "observe", "not-honoured", "no-drafting", "draftless"})
+
 
 class Deciding(Protocol):
     """The part of `Engine` that choosing needs."""
@@ -306,7 +309,9 @@ class Chooser:
     def _placed(self, context: Context, scanned: Scan, original: bytes, decision: Decision) -> Placed:
         """The request as the actuator sends it. What must go out as it came still goes to the baseline's place."""
         state, overridden = self._engine.state, decision.reason == "request-override"
-        if self.actuator.takes_fields and (overridden or context.untouchable):
+        # `--force` replaces what the client set, but only with something that was chosen.
+        as_it_came = overridden or context.untouchable or decision.reason in NOT_CHOSEN
+        if self.actuator.takes_fields and as_it_came:
             return Placed(original, self.actuator.home, decision.arm, applied=overridden)
         arm = decision.arm if overridden else decision.arm.clamped(cap_of(state))
         wanted = SERVER if context.untouchable else arm

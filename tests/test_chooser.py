@@ -85,6 +85,26 @@ def test_force_replaces_what_the_client_set_and_resets_what_we_leave_open() -> N
     bench(test, chosen=settings(force=True))
 
 
+@pytest.mark.parametrize(
+    ("mode", "listens", "reason"),
+    [
+        (Mode.OBSERVE, Listens.HONOURS, "observe"),
+        (Mode.STATIC, Listens.IGNORES, "not-honoured"),
+        (Mode.STATIC, Listens.DRAFTLESS, "draftless"),
+    ],
+)
+def test_force_changes_nothing_where_nothing_is_chosen(mode: Mode, listens: Listens, reason: str) -> None:
+    async def test(around: Bench) -> None:
+        around.engine.found(ServerFacts(listens))
+        body = b'{"speculative.n_max":5,"prompt":"Hi"}'
+        choice = await around.choose(body, path="/completion")
+        assert choice.body is choice.original
+        assert choice.body == body
+        assert choice.reason == reason
+
+    bench(test, chosen=settings(mode, force=True))
+
+
 def test_nothing_deeper_than_the_cap_is_sent() -> None:
     async def test(around: Bench) -> None:
         choice = await around.choose({"prompt": "word " * 3000}, path="/completion")
