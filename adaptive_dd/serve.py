@@ -36,6 +36,7 @@ from adaptive_dd.frontier_file import load_frontier
 from adaptive_dd.httpd import bind, loop_factory, serve_on
 from adaptive_dd.journal import StoredJournal
 from adaptive_dd.metrics import Metrics
+from adaptive_dd.policy_view import frozen_policy, state_view
 from adaptive_dd.proxy import Relay
 from adaptive_dd.router import Presets
 from adaptive_dd.tend import Tend, actuator_for
@@ -209,8 +210,7 @@ def assemble(config: Config) -> Proxy:
     salt = _salt(config.state_dir)
     chooser = Chooser(engine, home, metrics=metrics, counter=counter, salt=salt, actuator=actuator)
     tend = Tend(actuator, engine, presets=presets, router=lambda: watch.who is not None and watch.who.router)
-    panel = Panel(engine, metrics, lambda: watch.up, journal.health)
-    panel.notes = notes
+    panel = Panel(engine, metrics, lambda: watch.up, journal.health, state_view, frozen_policy, notes)
     relay = Relay(
         _Told(chooser, watch, tend),
         home,
