@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from adaptive_dd.actuator import Actuator, Fields, Placed
+from adaptive_dd.core.asking import edges_that_matter, may_change
 from adaptive_dd.core.context import (
     FEATURES_VERSION,
     HINT_HEADER,
@@ -28,7 +29,7 @@ from adaptive_dd.core.context import (
     features_of,
     header,
 )
-from adaptive_dd.core.controller import State, cap_of, decide
+from adaptive_dd.core.controller import State, cap_of
 from adaptive_dd.core.domain import (
     SERVER,
     Context,
@@ -40,10 +41,8 @@ from adaptive_dd.core.domain import (
     Setting,
     Status,
 )
-from adaptive_dd.core.frontier import bucket_of
-from adaptive_dd.core.ledger import Ledger, Prediction, Remembered, family_of, learned, predict
+from adaptive_dd.core.ledger import Ledger, Remembered, family_of, learned, predict
 from adaptive_dd.core.prompt import Prompt
-from adaptive_dd.core.rng import rng_for
 from adaptive_dd.core.wire import Route, Scan, scan
 from adaptive_dd.counting import Asking, Counter, api_prefix
 from adaptive_dd.engine import Ticket
@@ -128,34 +127,6 @@ class Choice:
     def rename(self) -> tuple[tuple[str, ...], str] | None:
         """Aliases to write the public name over in the answer, with that name."""
         return self.placed.rename if self.placed else None
-
-
-def edges_that_matter(state: State, context: Context) -> tuple[int, ...] | None:
-    """The prompt lengths at which the decision may change; None where the length does not matter at all.
-
-    Found by asking `decide` itself: without a length it says `no-count` only where it would have chosen by it.
-    While learning, every edge of a bucket counts, because evidence is kept by bucket.
-    """
-    if decide(state, replace(context, prompt_tokens=None), rng_for(0, 0)).reason != "no-count":
-        return None
-    if state.settings.mode is Mode.ADAPTIVE and not state.frozen:
-        return state.edges
-    return _steps(state, context)
-
-
-def _steps(state: State, context: Context) -> tuple[int, ...]:
-    """The edges at which a policy that does not learn changes its setting."""
-    rng = rng_for(0, 0)
-    arms = [decide(state, replace(context, prompt_tokens=at), rng).arm for at in (0, *state.edges)]
-    steps = zip(state.edges, arms[:-1], arms[1:], strict=True)
-    return tuple(edge for edge, below, above in steps if below != above)
-
-
-def may_change(edges: tuple[int, ...], prediction: Prediction) -> bool:
-    """Whether the bounds of a prompt's length lie in more than one bucket."""
-    if math.isinf(prediction.high):
-        return bool(edges) and prediction.low < edges[-1]
-    return bucket_of(edges, math.ceil(prediction.low)) != bucket_of(edges, math.floor(prediction.high))
 
 
 class Chooser:
