@@ -39,14 +39,16 @@ def check_ending(path: Path) -> None:
 def draw(frontier: Frontier, path: Path, *, baseline: Setting | None = None, cap: int | None = None) -> None:
     """Write the drawing of a frontier with rows. Raises UsageError where it cannot be written."""
     check_ending(path)
+    from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     figure = _figure(frontier, baseline, cap)
     FigureCanvasAgg(figure)
+    # Without a date and with names that depend on nothing, so that the same frontier gives the same file.
+    metadata: dict[str, Any] = {"Date": None} if path.suffix.lower() == ".svg" else {}
     try:
-        # Without a date, so that the same frontier gives the same file.
-        metadata: dict[str, Any] = {"Date": None} if path.suffix.lower() == ".svg" else {}
-        figure.savefig(path, dpi=120, metadata=metadata)
+        with rc_context({"svg.hashsalt": "adaptive-dd"}):
+            figure.savefig(path, dpi=120, metadata=metadata)
     except OSError as error:
         raise UsageError(f"--plot {path}: cannot be written ({error.strerror or error})") from None
 

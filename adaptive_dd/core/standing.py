@@ -17,8 +17,8 @@ from adaptive_dd.core.paired import Cost, Interval, Ratio, compare, interval, ty
 from adaptive_dd.core.surface import Answer, Smoothed, smoothed
 
 # A wrong drop costs at most what the next best loses; a wrong winner breaks the promise.
-DROP_CONFIDENCE = 0.98
-CLAIM_CONFIDENCE = 0.999
+DROP_CONFIDENCE = 0.99
+CLAIM_CONFIDENCE = 0.995
 # Fewer blocks say little about their own spread, whatever they agree on.
 CLAIM_BLOCKS = 5
 # An interval wider than this to either side is too wide to say anything of use.
@@ -113,12 +113,12 @@ def standing(samples: Iterable[Sample], baseline: Setting, active: Iterable[Sett
     if not any(s.setting == baseline for s in measured):
         return None
     table = _Table.of(measured)
-    gains = table.against(baseline)
+    gains = table.against(baseline, table.costs)
     racing = {s for s in active if s in gains} | {baseline}
     best = max(racing, key=lambda s: (gains[s].gain, s == baseline, s.order))
     typical = typical_variance([r for s, r in gains.items() if s != baseline])
     order = tuple(sorted(racing, key=lambda s: s.order))
-    return Standing(baseline, gains, order, best, table.against(best), typical)
+    return Standing(baseline, gains, order, best, table.against(best, order), typical)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +141,9 @@ class _Table:
             index.setdefault(s.setting, {})[s.block] = i
         return cls(costs, index, surface)
 
-    def against(self, reference: Setting) -> dict[Setting, Ratio]:
-        """The gain of every setting over one of them, where they share a block."""
-        found = ((s, compare(own, self.costs[reference])) for s, own in self.costs.items())
+    def against(self, reference: Setting, settings: Iterable[Setting]) -> dict[Setting, Ratio]:
+        """The gain of settings over one of them, where they share a block."""
+        found = ((s, compare(self.costs[s], self.costs[reference])) for s in settings)
         return {s: replace(r, shared=self._shared(s, reference)) for s, r in found if r is not None}
 
     def _shared(self, setting: Setting, reference: Setting) -> float:

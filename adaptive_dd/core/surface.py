@@ -16,7 +16,7 @@ neighbouring depths or p levels; a term for each setting's own deviation lets ma
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -85,10 +85,15 @@ def _depths(answers: Sequence[Answer]) -> Array:
     )
 
 
-def _same(values: Sequence[object]) -> Array:
+def _codes(values: Sequence[Hashable]) -> NDArray[np.int64]:
+    """Each value as the number of its first appearance."""
     codes = {value: code for code, value in enumerate(dict.fromkeys(values))}
-    index = np.array([codes[value] for value in values])
-    same: Array = (index[:, None] == index[None, :]).astype(np.float64)
+    return np.array([codes[value] for value in values], dtype=np.int64)
+
+
+def _same(values: Sequence[Hashable]) -> Array:
+    codes = _codes(values)
+    same: Array = (codes[:, None] == codes[None, :]).astype(np.float64)
     return same
 
 
@@ -117,17 +122,14 @@ def _slopes(answers: Sequence[Answer], emitted: Array, log_cost: Array) -> Array
     -1 where a cycle's time does not depend on content; with p_min a luckier draft is also a longer one, which costs.
     Drawn towards the typical slope with the weight of twenty typical answers.
     """
-    groups: dict[tuple[Setting, str], list[int]] = {}
-    for i, a in enumerate(answers):
-        groups.setdefault((a.setting, a.sort), []).append(i)
-    sums: dict[float, list[float]] = {}
-    for (setting, _), members in groups.items():
-        e, c = emitted[members] - emitted[members].mean(), log_cost[members] - log_cost[members].mean()
-        total = sums.setdefault(setting.p_min or 0.0, [0.0, 0.0])
-        total[0] += float(e @ e)
-        total[1] += float(e @ c)
+    group = _codes([(a.setting, a.sort) for a in answers])
+    size = np.bincount(group)
+    e = emitted - (np.bincount(group, emitted) / size)[group]
+    c = log_cost - (np.bincount(group, log_cost) / size)[group]
+    levels = [a.setting.p_min or 0.0 for a in answers]
+    level = _codes(levels)
+    see, sec = np.bincount(level, e * e), np.bincount(level, e * c)
+    p = np.array(list(dict.fromkeys(levels)))
     prior = 20.0 * 0.05**2
-    fitted: Mapping[float, float] = {
-        p: (sec - prior * (1.0 - 0.6 * p)) / (see + prior) for p, (see, sec) in sums.items()
-    }
-    return np.array([fitted[a.setting.p_min or 0.0] for a in answers])
+    slopes: Array = ((sec - prior * (1.0 - 0.6 * p)) / (see + prior))[level]
+    return slopes

@@ -31,30 +31,32 @@ def _count(source: Source, noun: str, verb: str) -> str:
 
 
 def _class(source: Source, noun: str, verb: str) -> str:
-    title, a, b = noun.title(), source.one(ADJECTIVES), source.one(NOUNS)
+    title, a, b, c = noun.title(), source.one(ADJECTIVES), source.one(NOUNS), source.one(TRADES)
+    limit = source.one(("capacity", "limit", "room", "most", "size", "bound", "maximum", "space"))
     return (
         f"class {title}:\n"
-        f'    """A {a} {noun} that holds {b}s up to a capacity."""\n\n'
-        f"    def __init__(self, name: str, capacity: int = {source.number(8, 900)}) -> None:\n"
-        f"        self.name = name\n        self.capacity = capacity\n        self.{b}s: list[str] = []\n\n"
+        f'    """A {a} {noun} that a {c} fills with {b}s."""\n\n'
+        f"    def __init__(self, {c}: str, {limit}: int = {source.number(8, 900)}) -> None:\n"
+        f"        self.{c} = {c}\n        self.{limit} = {limit}\n        self.{b}s: list[str] = []\n\n"
         f"    def {verb}(self, {b}: str) -> bool:\n"
-        f"        if len(self.{b}s) >= self.capacity:\n            return False\n"
+        f"        if len(self.{b}s) >= self.{limit}:\n            return False\n"
         f"        self.{b}s.append({b})\n        return True\n\n"
-        f"    def __len__(self) -> int:\n        return len(self.{b}s)\n"
+        f"    def count_{b}s(self) -> int:\n        return len(self.{b}s)\n"
     )
 
 
 def _read(source: Source, noun: str, verb: str) -> str:
-    other, sep = source.one(NOUNS), source.random.choice((",", ";", "|", "\\t"))
+    other, sep, unit = source.one(NOUNS), source.random.choice((",", ";", "|", "\\t")), source.one(ADJECTIVES)
+    line = source.one(("line", "text", "row", "entry", "record"))
     return (
         f"def {verb}_{noun}_file(path: str, skip: int = {source.number(0, 9)}) -> dict[str, float]:\n"
         f'    """Read {other} values of a {noun}, one per line."""\n'
-        f"    values: dict[str, float] = {{}}\n"
-        f'    with open(path, encoding="utf-8") as file:\n'
-        f"        for number, line in enumerate(file):\n            if number < skip or not line.strip():\n"
-        f"                continue\n"
-        f'            name, value = line.rstrip().split("{sep}", 1)\n'
-        f"            values[name] = float(value) * {source.number(2, 99) / 10}\n    return values\n"
+        f"    {other}s: dict[str, float] = {{}}\n"
+        f'    with open(path, encoding="utf-8") as {noun}_file:\n'
+        f"        for number, {line} in enumerate({noun}_file):\n"
+        f"            if number < skip or not {line}.strip():\n                continue\n"
+        f'            {unit}, value = {line}.rstrip().split("{sep}", 1)\n'
+        f"            {other}s[{unit}] = float(value) * {source.number(2, 99) / 10}\n    return {other}s\n"
     )
 
 
