@@ -13,8 +13,8 @@ from adaptive_dd.commands.bench import bench
 from adaptive_dd.commands.calibrate import calibrate
 from adaptive_dd.commands.demo import demo
 from adaptive_dd.commands.doctor import doctor
-from adaptive_dd.commands.frontier import frontier
 from adaptive_dd.commands.freeze import freeze
+from adaptive_dd.commands.frontier import frontier
 from adaptive_dd.commands.inspect import inspect
 from adaptive_dd.commands.presets import presets
 from adaptive_dd.commands.replay import replay

@@ -165,7 +165,13 @@ class _StoredRows:
 
     def __init__(self, db: Database, number: int) -> None:
         self._db, self._number = db, number
-        self.notes: list[str] = []
+        self._unusable: dict[str, list[str]] = {}  # numbers of snapshots by why
+        self._unread: list[str] = []
+
+    @property
+    def notes(self) -> list[str]:
+        snapshots = [f"snapshot {', '.join(ns)} cannot be used: {why}" for why, ns in self._unusable.items()]
+        return snapshots + self._unread
 
     def is_whole(self) -> bool:
         starts = "select count(*) from snapshots where deployment = ? and origin = 'start'"
@@ -179,7 +185,7 @@ class _StoredRows:
                     raise CodecError("its digest does not match")
                 yield Snapshot(event_id, origin, state_from_json(body))
             except CodecError as error:
-                self.notes.append(f"snapshot {number} cannot be used: {error}")
+                self._unusable.setdefault(str(error), []).append(str(number))
             if origin == "start":
                 return
 
@@ -196,7 +202,7 @@ class _StoredRows:
             except CodecError as error:
                 unreadable, reason = unreadable + 1, str(error)
         if unreadable:
-            self.notes.append(f"{unreadable} journal rows cannot be read and are left out ({reason})")
+            self._unread.append(f"{unreadable} journal rows cannot be read and are left out ({reason})")
 
 
 def _connect_to_read(path: Path) -> Database:

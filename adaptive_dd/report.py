@@ -192,6 +192,68 @@ def _used_line(one: Used) -> tuple[str, ...]:
     )
 
 
+def budget_lines(budget: Mapping[str, Any]) -> list[str]:
+    """The guard's account in words."""
+    gain = budget["gain"]
+    lines = [
+        f"promise: never behind the baseline by more than {budget['alpha']:.1%} + {budget['c0_ms'] / 1000:g} s, "
+        f"with probability {1.0 - budget['delta']:.0%}"
+    ]
+    if gain is None:
+        return [*lines, "gain: nothing measured against the baseline yet"]
+    lines.append(
+        f"gain: {gain:+.1%} of the baseline's time ({budget['gain_low']:+.1%} to {budget['gain_high']:+.1%}), "
+        f"{budget['saved_ms'] / 1000:+.1f} s on {budget['ref_ms'] / 1000:.1f} s"
+    )
+    room = budget["headroom_ms"] / 1000
+    left = f"{room:.1f} s left for trials" if room > 0.0 else f"nothing left for trials ({-room:.1f} s short)"
+    lines.append(f"budget: {left}, {budget['reserved_ms'] / 1000:.1f} s reserved by requests on their way")
+    if budget["alarm"]:
+        lines.append(f"alarm: {budget['alarm']}")
+    return lines
+
+
+def cell_table(view: Mapping[str, Any], edges: Sequence[int]) -> Table:
+    """A cell of the policy: what is expected of each arm, what its answers prove, and why it is played or not."""
+    cell, price = view["cell"], view["baseline_ms"]
+    title = f"{cell_text(edges, cell['bucket'], cell['load'], cell['kind'])}: {view['playing']} ({view['reason']})"
+    if price is not None:
+        title += f"; the baseline's price {price:.2f} ms/token"
+    columns = {"setting": "left", "standing": "left"}
+    columns |= dict.fromkeys(("expected ms/token", "gain", "answers", "saved", "chance"), "right")
+    lines: list[tuple[str, ...]] = [
+        (
+            arm["setting"],
+            arm["standing"],
+            f"{arm['expected_ms']:.2f} ({arm['expected_ms_low']:.2f}-{arm['expected_ms_high']:.2f})",
+            f"{arm['expected_gain']:+.1%}",
+            f"{arm['answers']:.0f}",
+            _saved_text(arm),
+            f"{arm['chance']:.1%}" if arm["chance"] else "",
+            arm["why"],
+        )
+        for arm in _worth_showing(view["arms"])
+    ]
+    left = len(view["arms"]) - len(lines)
+    if left:
+        lines.append((f"{left} others", *[""] * 7))
+    return table(title, {**columns, "why": "left"}, lines)
+
+
+def _worth_showing(arms: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The baseline, what is played, what was tried, and the likeliest of the rest."""
+    heard = [arm for arm in arms if arm["chance"] or arm["answers"] >= 1.0 or arm["standing"] != "candidate"]
+    rest = [arm for arm in arms if arm not in heard]
+    return [arm for arm in arms if arm in heard or arm in rest[: max(0, SETTINGS_SHOWN - len(heard))]]
+
+
+def _saved_text(arm: Mapping[str, Any]) -> str:
+    if arm["saved"] is None:
+        return "-"
+    low = "below -100%" if arm["saved_low"] is None else f"{arm['saved_low']:+.0%}"
+    return f"{arm['saved']:+.1%} ({low} to {arm['saved_high']:+.0%})"
+
+
 def changes_table(found: Iterable[Mapping[str, Any]], edges: Sequence[int]) -> Table:
     """When choices changed."""
     columns = dict.fromkeys(("since", "request", "change", "cell"), "left")

@@ -44,9 +44,11 @@ class Resumed:
 
 
 class Rows(Protocol):
-    """The journal of one deployment, as a database keeps it. notes: collects what could not be read."""
+    """The journal of one deployment, as a database keeps it."""
 
-    notes: list[str]
+    @property
+    def notes(self) -> list[str]:
+        """What could not be read so far."""
 
     def is_whole(self) -> bool:
         """Does it still have its first event, and no gap?"""
@@ -63,19 +65,19 @@ class Rows(Protocol):
 
 def resume(rows: Rows) -> Resumed:
     """The state after the last row."""
-    chain = rows.snapshots()
+    chain, said = rows.snapshots(), []
     base = next(chain, None)
     if base is None and rows.notes:
-        rows.notes.append("no snapshot can be used; the state is folded again from the journal's rows")
+        said.append("no snapshot can be used; the state is folded again from the journal's rows")
     elif base is not None and base.origin == "fold":
         before = next(chain, None)
         if not _follows(rows, base, before):
-            rows.notes.append("the last snapshot does not follow from the journal; the state is folded again")
+            said.append("the last snapshot does not follow from the journal; the state is folded again")
             base = _far_base(rows, [base, *([before] if before else []), *chain])
     folded = _fold(rows, base)
     if folded.skipped:
-        rows.notes.append(f"{folded.skipped} events cannot be applied by this version and are left out")
-    return Resumed(folded.state, tuple(rows.notes))
+        said.append(f"{folded.skipped} events cannot be applied by this version and are left out")
+    return Resumed(folded.state, (*rows.notes, *said))
 
 
 def _follows(rows: Rows, last: Snapshot, before: Snapshot | None) -> bool:

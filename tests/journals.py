@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from adaptive_dd.core.domain import Context, Deployment, Kind, Outcome, Status, Timings
+from adaptive_dd.core.domain import (
+    Context,
+    Deployment,
+    Frontier,
+    FrontierRow,
+    Kind,
+    Outcome,
+    PolicySettings,
+    Setting,
+    Status,
+    Timings,
+)
 from adaptive_dd.engine import Engine
 from adaptive_dd.journal import StoredJournal
 
@@ -17,7 +29,7 @@ HERE = Deployment("http://up", "model", "b1", 8)
 def context_of(index: int) -> Context:
     """Prompts of many lengths and two kinds."""
     kind = Kind("greedy" if index % 2 else "sampled")
-    return Context(100 + 397 * (index % 50), "counted", kind=kind, conversation=f"c{index % 3}")
+    return Context(100 + 397 * (index % 50), "counted", kind=kind, conversation=f"{kind.sampling}{index % 6}")
 
 
 def outcome_of(index: int) -> Outcome:
@@ -33,6 +45,41 @@ def traffic(engine: Engine, requests: int, *, start: int = 0) -> None:
     """Requests one after the other."""
     for index in range(start, start + requests):
         engine.finish(engine.begin(context_of(index)).number, outcome_of(index))
+
+
+# A world in which drafting deep pays on greedy requests and not on sampled ones.
+WORLD = PolicySettings(baseline=Setting(2, 0.0), cap=8)
+ROWS = Frontier(
+    (FrontierRow(1000, Setting(2, 0.0), 50.0), FrontierRow(16000, Setting(2, 0.0), 40.0)), WORLD.baseline
+)
+
+
+def play(engine: Engine, requests: int, *, seed: int = 1) -> None:
+    """Requests whose answers depend on the setting that was sent: a cycle costs 20 ms and 2 ms a drafted token."""
+    rng = random.Random(seed)
+    for _ in range(requests):
+        kind = Kind(rng.choice(("greedy", "sampled")))
+        tokens_before, in_flight = rng.choice((900, 9000)), engine.in_flight + 1
+        context = Context(tokens_before, "counted", in_flight=in_flight, kind=kind)
+        ticket = engine.begin(context)
+        depth, chance = ticket.decision.arm.n_max or 0, 0.9 if kind.sampling == "greedy" else 0.4
+        tokens, left, drafted, accepted, ms = 60 + rng.randrange(200), 0, 0, 0, 0.0
+        left = tokens - 1
+        while left > 0:
+            right = 0
+            while right < min(depth, left - 1) and rng.random() < chance:
+                right += 1
+            drafted, accepted, left = drafted + depth, accepted + right, left - right - 1
+            ms += 20.0 + 2.0 * depth
+        timings = Timings(
+            context.prompt_tokens or 0,
+            50.0,
+            tokens,
+            ms * (1.0 + 0.02 * rng.gauss(0.0, 1.0)),
+            draft_n=drafted,
+            draft_n_accepted=accepted,
+        )
+        engine.finish(ticket.number, Outcome(Status.OK, timings))
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from adaptive_dd.core.domain import Deployment
 from adaptive_dd.reader import Reader
 from adaptive_dd.store import FILE_NAME
 from tests.fake_llama import FakeLlama
+from tests.support.cli import run_here
 from tests.support.process import ServeProcess, serve_process
 
 FLAGS = ("--no-probe", "--baseline", "n2,p0.0", "--cap", "8")
@@ -130,6 +131,27 @@ def test_a_restart_goes_on_from_what_was_learned(tmp_path: Path, upstream: str) 
             state = reader.resume(deployment_of(tmp_path)).state
         assert state is not None
         assert state.next_number == 30 * round_number + 1
+
+
+def test_a_journal_of_concurrent_traffic_decides_and_applies_again_bit_for_bit(
+    tmp_path: Path, upstream: str
+) -> None:
+    with serve_process(upstream, tmp_path, *FLAGS) as proxy:
+        attached(proxy)
+        ask_many(proxy, 80)
+        proxy.process.send_signal(signal.SIGKILL)
+        proxy.process.wait(30)
+    with serve_process(upstream, tmp_path, *FLAGS, "--alpha", "0.05") as proxy:
+        attached(proxy)
+        ask_many(proxy, 80, start=80)
+        assert proxy.stop() == 0
+    done = run_here("replay", str(tmp_path), "--json")
+    verified = json.loads(done.stdout)["verified"]
+    assert done.returncode == 0, verified
+    assert verified["decisions"] >= 100
+    assert (verified["different"], verified["skipped"], verified["live_state_same"]) == (0, 0, True)
+    inspected = json.loads(run_here("inspect", "--state-dir", str(tmp_path), "--json").stdout)
+    assert inspected["journal"]["decisions"] == verified["decisions"]
 
 
 def damage_snapshots(folder: Path) -> None:

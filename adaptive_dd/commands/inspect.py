@@ -13,8 +13,10 @@ from rich.console import Console, RenderableType
 
 from adaptive_dd import report
 from adaptive_dd.core.controller import State
-from adaptive_dd.core.domain import Deployment, Frontier
+from adaptive_dd.core.domain import REASONS, Deployment, Frontier
+from adaptive_dd.core.explain import CellView, budget, cells, decision_view
 from adaptive_dd.core.frontier import bucket_edges
+from adaptive_dd.core.offpolicy import CHOSEN
 from adaptive_dd.errors import UsageError
 from adaptive_dd.frontier_file import load_frontier
 from adaptive_dd.frontier_report import frontier_report
@@ -37,6 +39,9 @@ def inspect(
         typer.Option("--deployment", help="Number of the deployment (default: the one used last)."),
     ] = None,
     cell: Annotated[str, typer.Option("--cell", help="Only this cell, such as b1.l0.greedy.free.chat.")] = "",
+    explain: Annotated[
+        int | None, typer.Option("--explain", help="Explain one past decision, by its number.")
+    ] = None,
     last: Annotated[
         int, typer.Option("--last", help="How many of the latest decisions to count.", min=1)
     ] = LAST,
@@ -47,12 +52,17 @@ def inspect(
         typer.echo(frontier_report(load_frontier(frontier)), nl=False)
         return
     with closing(Reader(state_dir)) as reader:
-        found = gather(reader, deployment, cell, last)
+        if explain is not None:
+            found = explained(reader, explain)
+            parts = explained_parts(found)
+        else:
+            found = gather(reader, deployment, cell, last)
+            parts = overview_parts(found)
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return
     console = Console()
-    for part in show(found):
+    for part in parts:
         console.print(part)
 
 
@@ -83,7 +93,7 @@ def gather(reader: Reader, deployment: int | None, cell: str, last: int) -> dict
         "deployment": {"number": number, **asdict(which)},
         "others": [n for n in reader.deployments() if n != number],
         "notes": list(resumed.notes),
-        "policy": _policy(resumed.state),
+        "policy": _policy(resumed.state, cell),
         "decide_us": report.decide_times(rows),
         "statuses": report.statuses(rows),
         "edges": list(edges),
@@ -96,7 +106,7 @@ def _cell_of(row: report.Row) -> str:
     return f"b{row['bucket']}.l{row['load']}.{row['kind']}"
 
 
-def _policy(state: State | None) -> dict[str, Any] | None:
+def _policy(state: State | None, cell: str) -> dict[str, Any] | None:
     if state is None:
         return None
     return {
@@ -106,21 +116,70 @@ def _policy(state: State | None) -> dict[str, Any] | None:
         "listens": state.facts.listens.value,
         "cap": state.facts.cap,
         "open": len(state.open),
+        "budget": asdict(budget(state)),
+        "cells": [cell_json(view) for view in cells(state) if not cell or str(view.cell) == cell],
+    }
+
+
+def cell_json(view: CellView) -> dict[str, Any]:
+    """A cell as JSON-able values, its settings written as everywhere."""
+    arms = [{**asdict(arm), "setting": str(arm.setting)} for arm in view.arms]
+    return {**asdict(view), "name": str(view.cell), "playing": str(view.playing), "arms": arms}
+
+
+def explained(reader: Reader, number: int) -> dict[str, Any]:
+    """One past decision, in the state that it was made in. Raises UsageError."""
+    before = reader.before(number)
+    if before is None:
+        raise UsageError(
+            f"--explain {number}: not in {reader.path} any more; expected a number that `inspect` counts"
+        )
+    _, state, event = before
+    rows = reader.rows("select * from decisions where number = ?", [number])
+    return {
+        "decision": rows[0] if rows else None,
+        "settled": event.decision.reason not in CHOSEN,
+        "why": REASONS[event.decision.reason],
+        "conversation_known": event.context.conversation in state.learned.talks,
+        "edges": list(state.edges),
+        "budget": asdict(budget(state)),
+        "cell": cell_json(decision_view(state, event.context)),
     }
 
 
 # --- for eyes -----------------------------------------------------------------------------------------------
 
 
-def show(found: dict[str, Any]) -> list[RenderableType]:
+def overview_parts(found: dict[str, Any]) -> list[RenderableType]:
     """The parts of the page, in order."""
-    edges = found["edges"]
+    edges, policy = found["edges"], found["policy"]
     parts: list[RenderableType] = ["\n".join(_headline(found))]
-    used = [report.Used(**one) for one in found["usage"]]
-    parts += report.usage_tables(used, edges)
+    if policy and policy["mode"] == "adaptive":
+        parts += ["\n".join(report.budget_lines(policy["budget"])), ""]
+        parts += [report.cell_table(view, edges) for view in policy["cells"]]
+    parts += report.usage_tables([report.Used(**one) for one in found["usage"]], edges)
     if found["changes"]:
         parts.append(report.changes_table(found["changes"], edges))
     return parts
+
+
+def explained_parts(found: dict[str, Any]) -> list[RenderableType]:
+    """A past decision for eyes."""
+    row = found["decision"]
+    lines = [
+        f"request {row['number']}, {report.time_text(row['at_s'])} UTC: {row['prompt_tokens']} prompt tokens "
+        f"({row['tokens_source']}), {row['in_flight']} in flight, {row['kind']}",
+        f"sent {row['setting']}: {row['reason']} ({found['why']}), with probability {row['propensity']:.4g}, "
+        f"decided in {row['decide_us']:.1f} us",
+        f"ended {row['status']}: {report.number_text(row['tokens_per_s'])} tok/s, {row['predicted_n'] or 0} tokens, "
+        f"{row['draft_n'] or 0} drafted, {row['accepted'] or 0} accepted",
+    ]
+    if found["settled"]:
+        return ["\n".join([*lines, "Nothing was to be chosen."])]
+    if found["conversation_known"]:
+        lines.append("Its conversation was known: the text to expect was that of its earlier answers.")
+    lines += ["", "As it stood before this decision:", *report.budget_lines(found["budget"]), ""]
+    return ["\n".join(lines), report.cell_table(found["cell"], found["edges"])]
 
 
 def _headline(found: dict[str, Any]) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import mul
 
 from adaptive_dd.core import controller, estimator, planning
@@ -61,6 +61,15 @@ def frozen_frontier(state: State, *, min_evidence: float = MIN_EVIDENCE) -> Froz
         about=(("origin", "learned"), ("requests", str(state.next_number - 1))),
     )
     return Frozen(frontier, proven, len(learned) - proven, _notes(state, learned, proven, min_evidence))
+
+
+def for_every_kind(frontier: Frontier) -> Frontier:
+    """A frozen frontier for a ladder that knows no kinds: where kinds were learned about, they alone speak."""
+    learned = {bucket_of(frontier.edges or (), row.context_tokens) for row in frontier.rows if row.kind}
+    rows = [
+        r for r in frontier.rows if r.kind or bucket_of(frontier.edges or (), r.context_tokens) not in learned
+    ]
+    return replace(frontier, rows=tuple(rows))
 
 
 def _evidence(trials: Mapping[str, Trial]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 
 from adaptive_dd.core.domain import Deployment, Listens, PolicySettings, ServerFacts, Setting
 from adaptive_dd.engine import Engine
-from tests.journals import HERE, journal_in, traffic
+from adaptive_dd.reader import Reader
+from tests.journals import HERE, ROWS, WORLD, journal_in, play, traffic
 from tests.support.cli import run_here
 
 
@@ -99,3 +101,58 @@ def test_it_looks_while_a_proxy_writes(tmp_path: Path) -> None:
         traffic(Engine(journal, HERE), 5)
         journal.flush()
         assert inspected(tmp_path)["journal"]["decisions"] == 5
+
+
+@pytest.fixture(scope="module")
+def learned_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("learned")
+    with journal_in(folder) as journal:
+        engine = Engine(journal, HERE, settings=WORLD, frontier=ROWS)
+        engine.found(ServerFacts(Listens.HONOURS, cap=8))
+        play(engine, 400)
+    return folder
+
+
+def test_the_learned_policy_is_shown_with_its_reasons_evidence_and_budget(learned_dir: Path) -> None:
+    done = run_here("inspect", "--state-dir", str(learned_dir))
+    assert done.returncode == 0, done.stderr
+    for part in (
+        "promise: never behind the baseline by more than 1.0% + 5 s, with probability 95%",
+        "gain: +",
+        "left for trials",
+        "expected ms/token",
+        "the fastest that is allowed",
+        "slower than the baseline",
+        "promoted",
+        "Changes over time",
+    ):
+        assert part in done.stdout, part
+    found = inspected(learned_dir, "--cell", "b1.l0.greedy.free.chat")["policy"]
+    assert [cell["name"] for cell in found["cells"]] == ["b1.l0.greedy.free.chat"]
+    assert found["cells"][0]["arms"][0]["setting"] == found["cells"][0]["playing"]
+    assert found["budget"]["gain"] > 0.0
+
+
+def test_one_past_decision_is_explained_as_it_stood_then(learned_dir: Path) -> None:
+    explored = next(
+        row for row in _decisions(learned_dir) if row["reason"] == "explore" and row["number"] > 50
+    )
+    number = str(explored["number"])
+    found = inspected(learned_dir, "--explain", number)
+    sent = next(arm for arm in found["cell"]["arms"] if arm["setting"] == explored["setting"])
+    assert sent["chance"] == pytest.approx(explored["propensity"])
+    text = run_here("inspect", "--state-dir", str(learned_dir), "--explain", number).stdout
+    assert f"request {number}" in text
+    assert "As it stood before this decision" in text
+    assert "a trial that the guard's budget pays for" in text
+
+
+def _decisions(folder: Path) -> list[dict[str, Any]]:
+    with closing(Reader(folder)) as reader:
+        return reader.decisions(1, last=1000)
+
+
+def test_a_decision_that_is_not_there_is_one_clear_line(learned_dir: Path) -> None:
+    done = run_here("inspect", "--state-dir", str(learned_dir), "--explain", "99999")
+    assert done.returncode == 2
+    assert done.stderr.startswith("adaptive-dd: --explain 99999: not in")
