@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[1] / "adaptive_dd"
 # Top row = ground floor. A name ending in "/" stands for every module in that folder.
 ROWS: tuple[tuple[str, ...], ...] = (
     ("__init__", "core/__init__", "errors", "core/domain", "core/rng"),
-    ("core/events", "core/sim", "core/splice", "core/prompt", "core/pieces"),
+    ("core/events", "core/cycles", "core/splice", "core/prompt", "core/pieces"),
     (
         "core/wire",
         "core/context",
@@ -21,7 +21,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "core/listening",
         "core/identity",
         "core/overheard",
-        "core/traffic",
+        "core/sim",
         "core/aliases",
         "core/cost",
         "core/acceptance",
@@ -31,12 +31,12 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "core/annotate",
         "core/verdict",
         "core/estimator",
-        "core/machines",
+        "core/traffic",
         "core/paired",
         "core/surface",
     ),
-    ("core/guard", "core/scenarios", "core/standing"),
-    ("core/policy", "core/measure"),
+    ("core/guard", "core/machines", "core/standing"),
+    ("core/policy", "core/measure", "core/scenarios"),
     ("core/state", "core/seeding"),
     ("core/planning", "core/placement"),
     ("core/learning",),

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from adaptive_dd.core.cycles import Content
 from adaptive_dd.core.domain import Kind, Setting
-from adaptive_dd.core.sim import Content, Points, World, linear_shape
+from adaptive_dd.core.sim import Points, World, linear_shape
 from adaptive_dd.core.traffic import Workload
 
 GREEDY = Kind("greedy")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from adaptive_dd.core import machines as m
+from adaptive_dd.core.cycles import Content
 from adaptive_dd.core.domain import (
     OFF,
     SERVER,
@@ -22,7 +23,7 @@ from adaptive_dd.core.domain import (
     ServerFacts,
     Setting,
 )
-from adaptive_dd.core.sim import Content, SimRequest, World, linear_shape, machine, noise_for
+from adaptive_dd.core.sim import SimRequest, World, linear_shape, machine, noise_for
 from adaptive_dd.core.traffic import HONOURING, NO_FRONTIER, Phase, Scenario, Workload
 
 N2 = Setting(2, 0.0)

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from adaptive_dd.core.cycles import Content
 from adaptive_dd.core.domain import SERVER, Context, Frontier, Kind, Listens, ServerFacts, Setting
-from adaptive_dd.core.sim import Content, SimRequest, World
+from adaptive_dd.core.sim import SimRequest, World
 
 HONOURING = ServerFacts(listens=Listens.HONOURS)
 NO_FRONTIER = Frontier()

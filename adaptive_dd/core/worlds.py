@@ -13,10 +13,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from adaptive_dd.core.cycles import Content
 from adaptive_dd.core.domain import SERVER, Context, Frontier, Listens, ServerFacts, Setting
 from adaptive_dd.core.machines import GREEDY, SAMPLED, TOOLS, decaying
 from adaptive_dd.core.scenarios import GRID, measured
-from adaptive_dd.core.sim import Content, SimRequest, World, linear_shape, machine
+from adaptive_dd.core.sim import SimRequest, World, linear_shape, machine
 from adaptive_dd.core.traffic import HONOURING, NO_FRONTIER, Phase, Scenario, Workload
 
 KINDS = (GREEDY, SAMPLED, TOOLS)

@@ -14,9 +14,10 @@ import pytest
 
 from adaptive_dd.core import machines as m
 from adaptive_dd.core.arena import always, always_all, arms_of, asked, reference
+from adaptive_dd.core.cycles import Content
 from adaptive_dd.core.domain import OFF, SERVER, Context, Listens, Setting
 from adaptive_dd.core.scenarios import SCENARIOS, scenario
-from adaptive_dd.core.sim import Content, SimRequest, World, expected_ms, played
+from adaptive_dd.core.sim import SimRequest, World, expected_ms, played
 from adaptive_dd.core.traffic import traffic
 from adaptive_dd.core.worlds import random_world, truthful_world
 

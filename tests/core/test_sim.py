@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from adaptive_dd.core.cycles import Content, Cycles, tabulate
 from adaptive_dd.core.domain import OFF, SERVER, Context, Listens, Setting, parse_setting
 from adaptive_dd.core.sim import (
     FRESH,
-    Content,
-    Cycles,
     Machine,
     SimRequest,
     Wear,
@@ -21,7 +20,6 @@ from adaptive_dd.core.sim import (
     noise_for,
     played,
     refuses,
-    tabulate,
 )
 
 PLAIN = World(
@@ -43,10 +41,6 @@ def test_without_drafting_every_token_costs_one_cycle() -> None:
     timings = generate(PLAIN, request(201), OFF, noise_for(1, 1))
     assert (timings.predicted_n, timings.draft_n, timings.cycles) == (201, 0, 200)
     assert timings.predicted_ms == pytest.approx(4000.0)
-
-
-def test_tokens_per_cycle_of_a_geometric_text_are_the_textbook_sum() -> None:
-    assert table(Setting(3, 0.0)).mean_emitted == pytest.approx(1 + 0.9 + 0.81 + 0.729)
 
 
 def test_the_first_token_is_free_and_cycles_follow_from_the_timings() -> None:
@@ -73,34 +67,6 @@ def test_the_same_seed_and_number_draw_the_same_answer() -> None:
     draws = [generate(PLAIN, request(), Setting(4, 0.3), noise_for(3, 9)) for _ in range(2)]
     assert draws[0] == draws[1]
     assert draws[0] != generate(PLAIN, request(), Setting(4, 0.3), noise_for(3, 10))
-
-
-def test_p_min_raises_acceptance_by_drafting_less() -> None:
-    mixed = Content(0.95, 0.3, 0.4, sureness=1.5)
-    free, sure = table(Setting(8, 0.0), mixed), table(Setting(8, 0.6), mixed)
-    assert sure.mean_drafted < free.mean_drafted
-    assert sure.mean_emitted < free.mean_emitted
-    assert (sure.mean_emitted - 1) / sure.mean_drafted > 1.2 * (free.mean_emitted - 1) / free.mean_drafted
-
-
-def test_without_insight_p_min_cuts_easy_drafts_too() -> None:
-    mixed = [Content(0.95, 0.3, 0.4, sureness=12.0, insight=insight) for insight in (0.0, 1.0)]
-    blind, wise = (table(Setting(8, 0.6), content) for content in mixed)
-    assert wise.mean_emitted > 1.5 * blind.mean_emitted
-    assert (wise.mean_emitted - 1) / wise.mean_drafted > (blind.mean_emitted - 1) / blind.mean_drafted
-
-
-def test_a_boasting_drafter_makes_p_min_act_like_a_lower_one() -> None:
-    honest, boasting = (table(Setting(8, p), Content(0.7, boast=b)) for p, b in ((0.36, 1.0), (0.6, 2.0)))
-    assert honest.mean_drafted == pytest.approx(boasting.mean_drafted)
-
-
-def test_drafts_below_n_min_are_thrown_away_but_paid() -> None:
-    unsure = Content(0.5, sureness=0.5)
-    kept, thrown = table(Setting(4, 0.6, 0), unsure), table(Setting(4, 0.6, 4), unsure)
-    assert thrown.mean_drafted < kept.mean_drafted
-    assert set(thrown.drafted.tolist()) == {0, 4}
-    assert thrown.cost[thrown.drafted == 0].min() > 0.0
 
 
 def test_a_server_plays_its_launch_setting_for_what_is_unset_ignored_or_refused() -> None:
