@@ -10,6 +10,7 @@ from adaptive_dd.core.explain import ArmView, BudgetView, CellView, budget, cell
 from adaptive_dd.core.freezing import frozen_frontier
 from adaptive_dd.engine import Engine
 from adaptive_dd.frontier_file import dump_frontier
+from adaptive_dd.report import cell_text
 
 
 def state_view(engine: Engine) -> dict[str, Any]:
@@ -21,7 +22,7 @@ def state_view(engine: Engine) -> dict[str, Any]:
         "edges": list(state.edges),
         "summary": _summary(state, account),
         "budget": _budget(account),
-        "cells": [_cell(view) for view in cells(state)],
+        "cells": [_cell(state, view) for view in cells(state)],
     }
 
 
@@ -59,10 +60,11 @@ def _budget(account: BudgetView) -> dict[str, Any]:
     }
 
 
-def _cell(view: CellView) -> dict[str, Any]:
+def _cell(state: State, view: CellView) -> dict[str, Any]:
     now = next((arm for arm in view.arms if arm.setting == view.playing), None)
     return {
         "cell": str(view.cell),
+        "where": cell_text(state.edges, view.cell.bucket, view.cell.load, view.cell.kind),
         "setting": str(view.playing),
         "reason": view.reason,
         "ms_per_token": None if now is None else now.expected_ms,

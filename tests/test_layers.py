@@ -77,7 +77,6 @@ ROWS: tuple[tuple[str, ...], ...] = (
     (
         "proxy",
         "admin",
-        "policy_view",
         "checkup",
         "calibrate",
         "bench",
@@ -87,6 +86,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "advise",
         "report",
     ),
+    ("policy_view",),
     ("serve", "bench_report"),
     ("demo",),
     ("commands/",),

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import re
+from importlib import resources
 
 from adaptive_dd.admin import Panel, admin_app
 from adaptive_dd.core.domain import (
