@@ -210,8 +210,7 @@ class Engine:
         if outcome.status is Status.CLIENT_GONE and outcome.timings is None:
             self._close(running, number, Abandoned(self._wall_s(), number, outcome.status.value))
             return
-        now_ns = self._ticks_ns()
-        lasted_ns = now_ns - running.began_ns
+        lasted_ns = self._load_at_ns - running.began_ns
         mean = (self._load_ns - running.load_ns) / lasted_ns if lasted_ns > 0 else 1.0
         outcome = replace(outcome, mean_in_flight=max(1.0, mean))
         self._close(running, number, Observed(self._wall_s(), number, outcome))
