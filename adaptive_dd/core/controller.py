@@ -13,9 +13,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from adaptive_dd.core import estimator, learning, policy
+from adaptive_dd.core.cost import ANSWER_TOKENS, switch_ms
 from adaptive_dd.core.domain import SERVER, Cell, Context, Decision, Listens, Mode, Setting
 from adaptive_dd.core.events import Abandoned, Began, Decided, Event, FactsFound, FreezeSet, ModeSet, Observed
 from adaptive_dd.core.frontier import bucket_edges
+from adaptive_dd.core.guard import Account
+from adaptive_dd.core.placement import home_of, may_refresh, placed
 from adaptive_dd.core.planning import planned
 from adaptive_dd.core.policy import Option, Plan
 from adaptive_dd.core.rng import Rng
@@ -73,6 +76,8 @@ def decide(state: State, context: Context, rng: Rng) -> Decision:
         return Decision(arm, reason, 1.0, cell)
     if state.settings.mode is not Mode.ADAPTIVE:
         arm = rung_of(state, cell)
+        if context.arms is not None and arm not in context.arms:
+            arm = state.arms[0].setting
         reason = "frozen" if state.settings.mode is Mode.FROZEN or state.frozen else "frontier"
         return Decision(arm, reason if arm != state.arms[0].setting else "baseline", 1.0, cell)
     option = _drawn(state, context, cell, rng)
@@ -99,18 +104,24 @@ def _settled(state: State, context: Context) -> tuple[Setting, str] | None:  # n
 
 def _drawn(state: State, context: Context, cell: Cell, rng: Rng) -> Option:
     """What the adaptive policy draws."""
-    plan = _plan_for(state, context, cell)
+    plan, baseline = _plan_for(state, context, cell), state.arms[0].setting
+    room = min(state.headroom_ms, state.tight.get(cell.bucket, math.inf))
+    refresh = Option(baseline, "refresh", 1.0, -math.inf)
     if plan is None:
-        return Option(state.arms[0].setting, "refresh", 1.0, -math.inf)
+        if may_refresh(context, baseline, room):
+            return refresh
+        return replace(refresh, arm=home_of(context, [arm.setting for arm in state.arms]), reason="stays")
+    length = state.lengths.get(cell.kind)
+    tokens = ANSWER_TOKENS if length is None else length.mean
     if state.frozen:
-        return replace(plan.proven, reason="frozen", share=1.0)
+        return replace(
+            placed(plan, context, math.inf, answer_tokens=tokens).proven, reason="frozen", share=1.0
+        )
     alarm = state.guard.alarm
-    if alarm is not None and alarm.due and plan.best.arm != plan.fallback.arm:
-        return Option(plan.fallback.arm, "refresh", 1.0, -math.inf)
-    room = state.headroom_ms
-    if cell.bucket in state.tight:
-        room = min(room, state.tight[cell.bucket])
-    return policy.draw(plan, rng.random(), room)
+    due = alarm is not None and alarm.due and plan.best.arm != plan.fallback.arm
+    if due and may_refresh(context, baseline, room):
+        return refresh
+    return policy.draw(placed(plan, context, room, answer_tokens=tokens), rng.random(), room)
 
 
 def _plan_for(state: State, context: Context, cell: Cell) -> Plan | None:
@@ -188,7 +199,9 @@ def _decided(state: State, event: Decided) -> State:
     kept, decision = state.guard, event.decision
     if kept.alarm is not None and kept.alarm.due and decision.arm == state.arms[0].setting:
         kept = replace(kept, alarm=replace(kept.alarm, due=False))
-    worst = _worst_ms(state, event)
+    worst, switch = _worst_ms(state, event), switch_ms(event.context, decision.arm)
+    if switch > 0.0 and not state.frozen:  # the baseline alone would never have had to pay for it
+        kept = replace(kept, total=kept.total.plus(Account(saved_ms=-switch)))
     if worst > 0.0:
         kept = replace(kept, reserved={**kept.reserved, event.number: worst})
     return replace(
@@ -196,7 +209,7 @@ def _decided(state: State, event: Decided) -> State:
         open={**state.open, event.number: event},
         guard=kept,
         next_number=max(state.next_number, event.number + 1),
-        headroom_ms=state.headroom_ms - worst,
+        headroom_ms=state.headroom_ms - worst - (0.0 if state.frozen else switch),
     )
 
 
@@ -205,8 +218,8 @@ def _worst_ms(state: State, event: Decided) -> float:
     if event.decision.reason != "explore":
         return 0.0
     plan = _plan_for(state, event.context, event.decision.cell)
-    options = () if plan is None else (*plan.tries, plan.best)
-    return max([o.worst_ms for o in options if o.arm == event.decision.arm], default=0.0)
+    options = () if plan is None else (*plan.tries, plan.best, *plan.others)
+    return max([0.0, *[o.worst_ms for o in options if o.arm == event.decision.arm]])
 
 
 def _observed(state: State, event: Observed) -> State:

@@ -176,6 +176,7 @@ REASONS: Mapping[str, str] = {
     "frontier": "the offline frontier's fastest safe row at this context",
     "learned": "the fastest setting by what was learned, proven faster than the baseline",
     "explore": "a trial that the guard's budget pays for",
+    "stays": "the conversation's prompt cache lives here, and a switch would cost more than it gains",
     "refresh": "a request on the baseline, to keep its price fresh",
     "baseline": "the baseline: nothing is known to beat it here",
     "guard": "the baseline: the guard allows nothing else now",

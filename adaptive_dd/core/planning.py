@@ -65,6 +65,8 @@ def planned(
             Candidate(arm, outlook.cost, sum(map(mul, outlook.cost, text)), outlook.sd, standing)
             for arm, outlook, standing in zip(state.arms, outlooks, standings, strict=True)
         ]
-        stakes = Stakes(price, text, tokens, STRETCH, settings.margin, may_try)
+        stakes = Stakes(
+            price, text, tokens, STRETCH, settings.margin, may_try, places=state.facts.arms is not None
+        )
         new[sort] = policy.plan(candidates, stakes, stay=None if before is None else before.best.arm)
     return tuple(new)

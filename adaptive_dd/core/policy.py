@@ -44,12 +44,16 @@ STAY = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An arm that may be drawn. share: its probability; worst_ms: what the budget must be able to pay."""
+    """An arm that may be drawn. share: its probability; worst_ms: what the budget must be able to pay.
+
+    ms_per_token: what decoding is expected to take, 0.0 where that is not said.
+    """
 
     arm: Setting
     reason: str
     share: float
     worst_ms: float
+    ms_per_token: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +64,14 @@ class Plan:
     best     played otherwise, if the budget pays for its worst case
     proven   played otherwise: proven faster than the baseline, or the baseline
     fallback the baseline
+    others   every arm that is not barred, where arms are places and a conversation may have to stay at one
     """
 
     tries: tuple[Option, ...]
     best: Option
     proven: Option
     fallback: Option
+    others: tuple[Option, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +99,12 @@ def arms_of(frontier: Frontier, baseline: Setting, *, cap: int | None, only_n: b
     wanted = [] if only_n else [s for s in named if s.n_max is not None and s.n_max <= deepest and s != OFF]
     found = {OFF, *grid, *wanted} - {baseline, SERVER}
     return tuple(arm_of(setting) for setting in (baseline, *sorted(found, key=lambda s: s.order)))
+
+
+def arms_at(places: tuple[Setting, ...], baseline: Setting, *, cap: int | None) -> tuple[Arm, ...]:
+    """The arms of a deployment where each is a place, the baseline first."""
+    fit = {s for s in places if cap is None or (s.n_max or 0) <= cap} - {baseline, SERVER}
+    return tuple(arm_of(setting) for setting in (baseline, *sorted(fit, key=lambda s: s.order)))
 
 
 def _levels(named: Iterable[Setting]) -> tuple[float, ...]:
@@ -126,6 +138,7 @@ class Stakes:
     stretch    normal quantile for the upper end of an unproven arm's cost
     margin     predicted gain below which the baseline stays
     may_try    False: proven arms and the baseline only
+    places     whether arms are places, so that a plan must name them all
     """
 
     price: Weights
@@ -134,6 +147,7 @@ class Stakes:
     stretch: float
     margin: float
     may_try: bool
+    places: bool = False
 
 
 def plan(candidates: list[Candidate], stakes: Stakes, *, stay: Setting | None) -> Plan:
@@ -143,12 +157,13 @@ def plan(candidates: list[Candidate], stakes: Stakes, *, stay: Setting | None) -
     known = [c for c in fit if c.standing in PROVEN]
     proven = _best(baseline, known, stakes.margin, stay)
     best = _best(baseline, fit, stakes.margin, stay) if stakes.may_try else proven
-    fallback = Option(baseline.arm.setting, "guard", 1.0, -math.inf)
+    fallback = Option(baseline.arm.setting, "guard", 1.0, -math.inf, baseline.mean)
     return Plan(
         _tries(best, fit, baseline, stakes) if stakes.may_try else _refresh(best, baseline),
         _option(best, baseline, stakes),
         _option(proven, baseline, stakes),
         fallback,
+        tuple([_option(c, baseline, stakes) for c in fit]) if stakes.places else (),
     )
 
 
@@ -166,12 +181,13 @@ def _best(baseline: Candidate, others: list[Candidate], margin: float, stay: Set
 
 def _option(candidate: Candidate, baseline: Candidate, stakes: Stakes) -> Option:
     if candidate is baseline:
-        return Option(baseline.arm.setting, "baseline", 1.0, -math.inf)
+        return Option(baseline.arm.setting, "baseline", 1.0, -math.inf, baseline.mean)
     standing = candidate.standing
     if standing in PROVEN:
         reason = "frontier" if standing is Standing.CREDITED else "learned"
-        return Option(candidate.arm.setting, reason, 1.0, 0.0 if stakes.may_try else -math.inf)
-    return Option(candidate.arm.setting, "explore", 1.0, _worst(candidate, stakes))
+        worst = 0.0 if stakes.may_try else -math.inf
+        return Option(candidate.arm.setting, reason, 1.0, worst, candidate.mean)
+    return Option(candidate.arm.setting, "explore", 1.0, _worst(candidate, stakes), candidate.mean)
 
 
 def _worst(candidate: Candidate, stakes: Stakes) -> float:
@@ -215,7 +231,9 @@ def draw(plan: Plan, uniform: float, headroom_ms: float) -> Option:
                 found = option
             low += option.share
             rest -= option.share
-    return found if found is not None else Option(best.arm, best.reason, rest, best.worst_ms)
+    return (
+        found if found is not None else Option(best.arm, best.reason, rest, best.worst_ms, best.ms_per_token)
+    )
 
 
 def chances(plan: Plan, headroom_ms: float) -> Mapping[Setting, float]:

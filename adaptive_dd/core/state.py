@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 
 from adaptive_dd.core import guard, policy
@@ -93,7 +93,8 @@ def load_level(in_flight: float) -> int:
 
 def cell_of(state: State, context: Context) -> Cell:
     """The cell that a context falls into."""
-    kind = str(context.kind)
+    # An answer without timings teaches nothing; what chats taught is the nearest there is.
+    kind = str(replace(context.kind, endpoint="chat") if context.blind else context.kind)
     if len(state.lengths) >= KINDS and kind not in state.lengths:
         kind = OTHER_KIND
     return Cell(bucket_of(state.edges, context.prompt_tokens or 0), load_level(context.in_flight), kind)
@@ -122,6 +123,8 @@ def rungs_for(state: State, kind: str) -> tuple[Setting, ...]:
 
 def arms_for(state: State) -> tuple[Arm, ...]:
     """Every arm of the deployment, the baseline first."""
+    if state.facts.arms is not None:
+        return policy.arms_at(state.facts.arms, baseline_of(state), cap=cap_of(state))
     only_n = state.facts.listens is Listens.LOWERS_N
     return policy.arms_of(state.frontier, baseline_of(state), cap=cap_of(state), only_n=only_n)
 

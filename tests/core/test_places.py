@@ -1,0 +1,113 @@
+"""The controller where arms are places: which arms there are, what a switch is charged, what a blind answer teaches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from adaptive_dd.bench_places import WAYS, play_places, table
+from adaptive_dd.core import controller
+from adaptive_dd.core.domain import (
+    OFF,
+    Context,
+    Deployment,
+    Frontier,
+    FrontierRow,
+    Kind,
+    Listens,
+    Mode,
+    Outcome,
+    PolicySettings,
+    ServerFacts,
+    Setting,
+    Status,
+    Timings,
+)
+from adaptive_dd.core.events import Began, Decided, FactsFound, FreezeSet, Observed
+from adaptive_dd.core.rng import rng_for
+from adaptive_dd.core.scenarios import scenario
+
+N2, N8, N8P = Setting(2), Setting(8), Setting(8, 0.6)
+NO_FRONTIER = Frontier()
+PLACES = (N8, N2, OFF, N8P)
+
+
+def state_of(
+    mode: Mode = Mode.ADAPTIVE, frontier: Frontier = NO_FRONTIER, **settings: object
+) -> controller.State:
+    given = PolicySettings(mode=mode, baseline=OFF, **settings)  # type: ignore[arg-type]
+    began = Began(0.0, Deployment("http://a", actuator="presets"), given, frontier)
+    facts = ServerFacts(Listens.HONOURS, cap=8, arms=PLACES)
+    return controller.apply(controller.initial(began), FactsFound(0.0, facts))
+
+
+def talk(**fields: object) -> Context:
+    base = {"conversation": "c", "arms": PLACES, "prompt_ms_per_token": 1.0}
+    return Context(3000, **{**base, **fields})  # type: ignore[arg-type]
+
+
+def play(state: controller.State, number: int, context: Context, ms_per_token: float) -> controller.State:
+    decision = controller.decide(state, context, rng_for(0, number))
+    state = controller.apply(state, Decided(0.0, number, context, decision, 0.0))
+    drafted = 10 * (decision.arm.n_max or 0)
+    timings = Timings(3000, 3000.0, 101, 100.0 * ms_per_token, 0, drafted, min(drafted, 50))
+    return controller.apply(state, Observed(0.0, number, Outcome(Status.OK, timings)))
+
+
+def test_the_arms_are_the_places_with_the_baseline_first() -> None:
+    assert [arm.setting for arm in state_of().arms] == [OFF, N2, N8, N8P]
+    assert [arm.setting for arm in state_of(cap=4).arms] == [OFF, N2]
+
+
+def test_a_ladder_s_setting_without_a_place_that_answers_is_the_baseline() -> None:
+    rows = (FrontierRow(1000, OFF, 50.0), FrontierRow(1000, N8, 90.0))
+    state = state_of(Mode.STATIC, Frontier(rows, baseline=OFF))
+    assert controller.decide(state, talk(), rng_for(0, 1)).arm == N8
+    away = controller.decide(state, talk(arms=(OFF, N2)), rng_for(0, 1))
+    assert (away.arm, away.reason) == (OFF, "baseline")
+
+
+def test_a_switch_is_charged_to_the_account_and_frozen_learning_charges_nothing() -> None:
+    state = play(state_of(), 1, talk(), 20.0)
+    moved = talk(reprocess=((OFF, 700),), turns=1)
+    decision = replace(controller.decide(state, talk(), rng_for(0, 2)), arm=OFF, reason="refresh")
+    after = controller.apply(state, Decided(0.0, 2, moved, decision, 0.0))
+    assert after.headroom_ms == pytest.approx(state.headroom_ms - 700.0)
+    assert after.guard.total.saved_ms == pytest.approx(state.guard.total.saved_ms - 700.0)
+    frozen = controller.apply(state, FreezeSet(0.0, True))
+    kept = controller.apply(frozen, Decided(0.0, 2, moved, decision, 0.0))
+    assert kept.headroom_ms == frozen.headroom_ms
+
+
+def test_a_price_that_nobody_knows_yet_is_not_found_out_by_moving_a_long_conversation() -> None:
+    state = state_of()
+    lives_at_n8 = talk(reprocess=((OFF, 3000), (N2, 3000), (N8P, 3000)), turns=2)
+    decision = controller.decide(state, lives_at_n8, rng_for(0, 1))
+    assert (decision.arm, decision.reason) == (N8, "stays")
+    assert controller.decide(state, talk(), rng_for(0, 1)).arm == OFF
+
+
+def test_an_answer_without_timings_is_decided_by_what_chats_taught_and_tries_nothing() -> None:
+    state = state_of()
+    for number in range(1, 60):
+        state = play(state, number, talk(conversation=f"c{number}"), 20.0)
+    blind = talk(conversation="new", kind=Kind(endpoint="messages"), blind=True)
+    cell = controller.cell_of(state, blind)
+    assert cell == controller.cell_of(state, talk())
+    drawn = {controller.decide(state, blind, rng_for(1, number)).reason for number in range(200)}
+    assert "explore" not in drawn
+
+
+@pytest.mark.parametrize("name", ["note", "sign-change"])
+def test_knowing_the_cost_of_a_switch_keeps_conversations_in_place_and_the_budget_kept(name: str) -> None:
+    found = {way: play_places(scenario(name), way, 1, 150) for way in WAYS}
+    careful, careless = found["presets"], found["careless"]
+    assert careful.moved < 0.5 * careless.moved
+    assert careful.switching < 0.5 * careless.switching
+    assert careful.relative < 1.01
+    assert careful.worst_ms <= 0.0, (
+        "decode and switching time together stay within (1 + alpha) x baseline + c0"
+    )
+    assert found["fields"].switching == 0.0
+    assert table(list(found.values())).count("\n") == 3
