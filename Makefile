@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 SOURCE := pyproject.toml
 
-.PHONY: run test check test-real real-servers docs clean
+.PHONY: run test check test-real real-servers docs bench clean
 
 $(VENV)/.installed: $(SOURCE)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -44,6 +44,10 @@ test-real: real-servers
 # Rewrite the tables in the docs from the tables in the code.
 docs: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.docs_tables
+
+# What the relay costs, side by side with the direct path (and nginx where it is installed): some ten minutes.
+bench: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.benchmarks.relay
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
