@@ -16,7 +16,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from urllib.parse import urlsplit
 
 from adaptive_dd import __version__
@@ -128,7 +128,8 @@ class _Warned:
         deployment = self._actuator.deployment(deployment)
         self._engine.deploy(deployment, self._actuator.facts(self._found[1]))
         for name in ("model", "build"):
-            measured, met = getattr(self._frontier, name), getattr(deployment, name)
+            # By file name: the same model may lie elsewhere than where it was calibrated.
+            measured, met = (PurePath(getattr(one, name)).name for one in (self._frontier, deployment))
             if measured and met and measured != met:
                 self._say(
                     f"the frontier was measured on {name} {measured!r}, this server runs {met!r}: calibrate again"

@@ -9,8 +9,8 @@ is a warm-up that is thrown away (cold pages after a load), but tells what an an
 wide as the budget allows, because speed is not unimodal in depth. From then on a setting is dropped once it is clearly
 behind the best one (successive elimination; Even-Dar, Mannor and Mansour, "Action Elimination and Stopping Conditions
 for the Multi-Armed Bandit", 2006), and each block may take no more than a share of the answers left, so that the last
-ones are compared many times. A place is settled when no setting left can beat the best by more than a quarter of the margin,
-and the best is either proven faster than the baseline or cannot be faster by the margin.
+ones are compared many times. A place is settled when no setting left can beat the best by more than a quarter of the
+margin, and the best is either proven faster than the baseline or cannot be faster by the margin.
 
 What it promises. A winner is *named* only when the lower end of its paired interval (99.5% a side) lies above the
 baseline. Where it misleads: the record is looked at after every block, which raises the chance of a wrong word above

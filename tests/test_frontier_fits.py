@@ -1,0 +1,58 @@
+"""`serve` says aloud when it meets another model or build than the frontier was measured on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from adaptive_dd.core.domain import Deployment, Frontier, FrontierRow, ServerFacts, Setting
+from adaptive_dd.serve import _Warned
+
+
+class _Engine:
+    def deploy(self, deployment: Deployment, facts: ServerFacts) -> None:
+        pass
+
+
+class _AsItIs:
+    def deployment(self, deployment: Deployment) -> Deployment:
+        return deployment
+
+    def facts(self, facts: ServerFacts) -> ServerFacts:
+        return facts
+
+
+class _ByNameOnly(_Warned):
+    def _compare_depths(self) -> None:
+        pass  # needs a whole engine, and is tested with one
+
+
+def notes_on(model: str, build: str, *, met: Deployment) -> list[str]:
+    frontier = Frontier((FrontierRow(100, Setting(2), 1.0),), model=model, build=build)
+    notes: list[str] = []
+    parts: Any = (_Engine(), frontier, notes, _AsItIs())
+    _ByNameOnly(*parts).deploy(met, ServerFacts(cap=8))
+    return notes
+
+
+MET = Deployment("http://127.0.0.1:8080", "models/a.gguf", "b9101", 8)
+
+
+@pytest.mark.parametrize(
+    ("model", "build"), [("models/a.gguf", "b9101"), ("elsewhere/a.gguf", "b9101"), ("", "")]
+)
+def test_the_same_model_and_build_are_no_cause_for_a_warning_wherever_they_lie(
+    model: str, build: str
+) -> None:
+    assert notes_on(model, build, met=MET) == []
+
+
+def test_another_build_or_model_is_warned_of_by_name() -> None:
+    assert (
+        "measured on build 'b8000', this server runs 'b9101': calibrate again"
+        in notes_on("", "b8000", met=MET)[0]
+    )
+    assert (
+        "measured on model 'b.gguf', this server runs 'a.gguf'" in notes_on("x/b.gguf", "b9101", met=MET)[0]
+    )
