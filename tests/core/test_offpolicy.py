@@ -191,3 +191,25 @@ def test_samples_are_answered_decisions_that_a_policy_had_a_say_in() -> None:
     ]
     assert samples_of(events) == [Sample(1, GREEDY, N2, 0.8, 10, 500.0)]
     assert SERVER not in {s.arm for s in samples_of(events)}
+
+
+def test_where_the_model_is_blind_the_weights_set_it_right() -> None:
+    # The recorded policy knew a thing that the model does not, and played the deep setting where it was fast.
+    samples = []
+    for number in range(1, 4001):
+        rng = rng_for(9, number)
+        easy = rng.random() < 0.5
+        chance = 0.9 if easy else 0.1
+        arm = N8 if rng.random() < chance else N2
+        rate = (10.0 if easy else 40.0) if arm == N8 else 20.0
+        tokens = 100 + rng.integers(100)
+        propensity = chance if arm == N8 else 1.0 - chance
+        samples.append(
+            Sample(number, GREEDY, arm, propensity, tokens, tokens * rate * (1.0 + 0.05 * rng.normal()))
+        )
+    valued = value(samples, targets(samples, {GREEDY: N8}))
+    assert valued is not None
+    seen = [s for s in samples if s.arm == N8]
+    naive = sum(s.decode_ms for s in seen) / sum(s.tokens for s in seen)
+    assert naive < 15.0, "what was seen of the setting flatters it"
+    assert valued.robust.low <= 25.0 <= valued.robust.high

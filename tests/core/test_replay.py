@@ -23,7 +23,7 @@ from adaptive_dd.core.events import Abandoned, Began, Decided, Event, Observed
 from adaptive_dd.core.replay import SHOWN, Change, fold_on, redecided, verify
 from adaptive_dd.core.rng import Rng
 from adaptive_dd.engine import Engine, MemoryJournal
-from tests.journals import HERE, context_of, outcome_of
+from tests.journals import HERE, ROWS, WORLD, context_of, outcome_of, play
 
 BASELINE = Setting(2, 0.0)
 FRONTIER = Frontier(
@@ -160,3 +160,27 @@ def test_the_answers_teach_the_other_policy_as_they_came() -> None:
         context.setattr(controller, "apply", watching)
         list(redecided(None, events, Change(alpha=0.02), draws=1))
     assert [e for e in seen if isinstance(e, Observed)] == [e for e in events if isinstance(e, Observed)]
+
+
+def test_the_draws_of_another_policy_do_not_know_the_recorded_ones() -> None:
+    journal = MemoryJournal()
+    engine = Engine(journal, HERE, settings=WORLD, frontier=ROWS)
+    engine.found(ServerFacts(Listens.HONOURS, cap=8))
+    play(engine, 300)
+    drawn = dict(redecided(None, journal.of(0), Change(), draws=16))
+    rare = [e for e in journal.of(0) if isinstance(e, Decided) and e.decision.propensity < 0.3]
+    assert len(rare) > 10
+    agreeing = sum(drawn[e.number].count(e.decision.arm) / 16 for e in rare) / len(rare)
+    expected = sum(e.decision.propensity for e in rare) / len(rare)
+    assert agreeing == pytest.approx(expected, abs=0.08)
+
+
+def test_recorded_propensities_are_those_with_which_the_policy_draws() -> None:
+    journal = MemoryJournal()
+    engine = Engine(journal, HERE, settings=WORLD, frontier=ROWS)
+    engine.found(ServerFacts(Listens.HONOURS, cap=8))
+    play(engine, 400)
+    drawn = dict(redecided(None, journal.of(0), Change(), draws=64))
+    decided = [e for e in journal.of(0) if isinstance(e, Decided)]
+    weights = [drawn[e.number].count(e.decision.arm) / 64 / e.decision.propensity for e in decided]
+    assert sum(weights) / len(weights) == pytest.approx(1.0, abs=0.05)
