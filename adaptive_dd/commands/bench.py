@@ -89,7 +89,7 @@ def bench(
         _report_guarantee(verdicts, settings, json_file, markdown_file, plot, truthful=truthful)
         return
     names, policies = scenario_names(scenario or []), policy_names(policy or [])
-    tasks = [Task(name, first_seed + i, policies, requests, settings) for i in range(seeds) for name in names]
+    tasks = [Task(name, first_seed + i, policies, requests, settings) for name in names for i in range(seeds)]
     done = [score for scores in _watched(play, tasks, jobs, "runs") for score in scores]
     done.sort(key=lambda score: (names.index(score.scenario), score.seed))
     _report(
@@ -102,9 +102,17 @@ def bench(
 
 
 def _watched(work: Callable[[A], B], tasks: Sequence[A], jobs: int, what: str) -> list[B]:
+    """All results, with a bar on a terminal and a line per tenth elsewhere."""
     console = Console(stderr=True)
     results = in_parallel(work, tasks, min(jobs, len(tasks)))
-    return list(track(results, what, total=len(tasks), console=console, disable=not console.is_terminal))
+    if console.is_terminal:
+        return list(track(results, what, total=len(tasks), console=console))
+    done: list[B] = []
+    for result in results:
+        done.append(result)
+        if len(done) * 10 // len(tasks) > (len(done) - 1) * 10 // len(tasks):
+            typer.echo(f"{len(done)} of {len(tasks)} {what}", err=True)
+    return done
 
 
 def _list() -> None:

@@ -184,9 +184,9 @@ def reference(scenario: Scenario, seed: int, requests: int) -> Reference:
 
 def always(scenario: Scenario, requests: tuple[SimRequest, ...], arm: Setting) -> NDArray[np.float64]:
     """Expected ms (request,) of one setting played for every request, on the machine as that leaves it."""
-    wear, cost = FRESH, np.empty(len(requests))
+    wear, cost, boxes = FRESH, np.empty(len(requests)), [machine(phase.world) for phase in scenario.phases]
     for row, request in enumerate(requests):
-        box = machine(scenario.phases[scenario.phase_index(request.number)].world)
+        box = boxes[scenario.phase_index(request.number)]
         cost[row] = box.expected_ms(request, arm, wear)
         wear = box.after(wear, request, arm)
     return cost
@@ -275,13 +275,14 @@ def run(
     """Play a policy. With L requests in flight a decision is made before the L-1 latest outcomes are known."""
     policy = make(terms_of(scenario, seed, settings))
     waiting: deque[tuple[SimRequest, Setting, Outcome]] = deque()
-    wear, at_s, phase = FRESH, 0.0, None
+    wear, at_s, phase, box = FRESH, 0.0, None, machine(scenario.phases[0].world)
     arms, cost = [], np.empty(requests)
     for row, request in enumerate(asked(scenario, seed, requests)):
         now = scenario.phases[scenario.phase_index(request.number)]
-        if phase is None or (now.facts, now.build) != (phase.facts, phase.build):
-            policy.told(now.facts, now.build, at_s)
-        phase, box = now, machine(now.world)
+        if now is not phase:
+            if phase is None or (now.facts, now.build) != (phase.facts, phase.build):
+                policy.told(now.facts, now.build, at_s)
+            phase, box = now, machine(now.world)
         while len(waiting) >= request.context.in_flight:
             at_s = _deliver(policy, waiting, at_s)
         arm = policy.choose(request.number, request.context, at_s)

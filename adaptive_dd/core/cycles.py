@@ -56,24 +56,24 @@ class Cycles:
     """
 
     cumulative: NDArray[np.float64]
-    emitted: NDArray[np.int64]
-    drafted: NDArray[np.int64]
+    emitted: NDArray[np.int16]
+    drafted: NDArray[np.int16]
     cost: NDArray[np.float64]
-    rejected: NDArray[np.int64]
-    lost: NDArray[np.int64]
+    rejected: NDArray[np.int16]
+    lost: NDArray[np.int16]
     mean_emitted: float
     mean_drafted: float
     mean_cost: float
     mean_rejected: float
     mean_lost: float
     sd_emitted: float
-    cycles_for: tuple[float, ...]
+    cycles_for: NDArray[np.float64]
     beyond: float
 
     def mean_cycles(self, tokens: int) -> float:
         """Mean number of cycles until `tokens` tokens are emitted."""
         if tokens < len(self.cycles_for):
-            return self.cycles_for[tokens]
+            return float(self.cycles_for[tokens])
         return (tokens + self.beyond) / self.mean_emitted
 
 
@@ -136,15 +136,15 @@ def tabulate(
     thrown = (drafted < n_min) & (drafted > 0)
     cost = np.where(thrown, draft_step * (drafted + 1), cost)
     drafted, accepted = np.where(thrown, 0, drafted), np.where(thrown, 0, accepted)
-    return _cycles(weight, accepted + 1, drafted, cost, (accepted < drafted).astype(np.int64))
+    return _cycles(weight, accepted + 1, drafted, cost, (accepted < drafted).astype(np.int16))
 
 
 def _cycles(
     weight: NDArray[np.float64],
-    emitted: NDArray[np.int64],
-    drafted: NDArray[np.int64],
+    emitted: NDArray[np.signedinteger],
+    drafted: NDArray[np.signedinteger],
     cost: NDArray[np.float64],
-    rejected: NDArray[np.int64],
+    rejected: NDArray[np.int16],
 ) -> Cycles:
     lost = drafted * rejected
     mean = float(weight @ emitted)
@@ -160,8 +160,8 @@ def _cycles(
     cumulative[-1] = 1.0
     return Cycles(
         cumulative,
-        emitted.astype(np.int64),
-        drafted.astype(np.int64),
+        emitted.astype(np.int16),
+        drafted.astype(np.int16),
         cost,
         rejected,
         lost,
@@ -171,6 +171,6 @@ def _cycles(
         mean_rejected=float(weight @ rejected),
         mean_lost=float(weight @ lost),
         sd_emitted=math.sqrt(max(0.0, square - mean * mean)),
-        cycles_for=tuple(cycles_for),
+        cycles_for=np.array(cycles_for),
         beyond=(square / mean - 1.0) / 2.0,
     )

@@ -314,7 +314,8 @@ def _draw_cycles(cycles: Cycles, tokens: int, rng: np.random.Generator) -> NDArr
     return states[: int(total.searchsorted(tokens)) + 1]
 
 
-@lru_cache(maxsize=64)
+# Tables of a world come to some ten megabytes; a scenario has up to a few dozen worlds, one after the other.
+@lru_cache(maxsize=24)
 def machine(world: World) -> Machine:
     """The machine of a world; the same one for the same world."""
     return Machine(world)
