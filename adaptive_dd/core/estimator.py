@@ -75,7 +75,7 @@ SLANT_LEAN, SLANT_CAP = 4.0, 25.0
 LIFT_LEAN, LIFT_KEEP, LARGEST_LIFT = 4.0, 0.998, 1.5
 # Weight from which an arm's answers are expected to be what was predicted, the error that one of them may teach then
 # (an outlier is not a trend), and the share of it that is put down to the whole machine.
-FAMILIAR, LARGEST_SURPRISE, COMMON_GAIN = 1.5, 0.12, 0.02
+FAMILIAR, LARGEST_SURPRISE, COMMON_GAIN = 2.5, 0.12, 0.02
 # Before an arm was played: sd of the log of its cycle time around the line, and of its cycles per token.
 UNTRIED_SD, UNTRIED_P_SD, BIAS_SD, BIAS_P_SD = 0.10, 0.05, 0.03, 0.06
 ANSWER_SD = 0.20  # of log cycles per token around what text and conversation say
@@ -561,7 +561,7 @@ def _learn_time(learned: Learned, answer: Answer, reading: Reading, trust: float
     noise = learned.noise
     if usual:
         seen_noise = min(abs(reading.time_error), 4.0 * noise.mean)
-        noise = noise.moved(seen_noise - noise.mean, weight, lean=0.0, cap=60.0)
+        noise = noise.moved(seen_noise - noise.mean, weight, lean=0.0, cap=40.0)
     common = learned.common + (COMMON_GAIN * weight * error if usual else 0.0)
     unsure, apart = learned.unsure, learned.apart
     if name in unsure:

@@ -30,7 +30,7 @@ from enum import StrEnum
 
 from adaptive_dd.core.acceptance import Weights
 from adaptive_dd.core.domain import Cell
-from adaptive_dd.core.estimator import Reading, Vector, line
+from adaptive_dd.core.estimator import Reading, Vector, line, node_of
 
 
 class Standing(StrEnum):
@@ -211,14 +211,20 @@ class Alarm:
     """A surprise.
 
     shift     log of observed over expected cycle time, and the name of the arm that showed it
+    node      where; only the baseline's answer there can explain it
     lowered   by how much the baseline's price was lowered at once
     due       the baseline was not asked yet
     """
 
     shift: float
     name: str
+    node: int
     lowered: float = 0.0
     due: bool = True
+
+    def due_at(self, cell: Cell) -> bool:
+        """Whether the baseline still has to be asked, and a request of this cell may do it."""
+        return self.due and self.node == node_of(cell.bucket, cell.load)
 
 
 EMPTY = Account()
@@ -261,29 +267,32 @@ def waited(trials: Mapping[str, Trial], number: int) -> Mapping[str, Trial]:
 
 # --- alarms --------------------------------------------------------------------------------------------------
 
-# Standard errors: what a detector lets pass, where it rings, and the most that one answer adds (one far outlier is
-# just not enough... a second one is).
+# Standard errors: what a detector lets pass, where it rings, and the most that one answer adds (a far outlier rings).
 ALLOWANCE, ALARM, LARGEST = 1.0, 6.0, 7.0
+# The noise that alarms are tuned for at least, and the smallest shift of a whole machine worth the name (log).
+LEAST_ALARM_SD, LEAST_SHIFT = 0.025, 0.08
 # Requests after an explained alarm during which residuals move fast and no other alarm is raised.
 CALM = 12
 # Share of the newest error in the running mean.
 RECENT = 0.5
 
 
-def listened(kept: Guard, name: str, error: float, *, sd: float, number: int) -> Guard:
-    """After another arm's cycle time was `error` (log) off; a surprise makes an anchoring baseline request due.
+def listened(kept: Guard, heard: tuple[str, int], error: float, *, sd: float, number: int) -> Guard:
+    """After another arm's cycle time was `error` (log) off: a surprise makes an anchoring baseline request due.
+
+    heard: the arm's name and the node.
 
     Cumulative sums both ways (Page 1954). A fall lowers the baseline's price before it is asked: the machine may have
     become faster for everybody.
     """
-    z = min(max(error / sd, -LARGEST), LARGEST)
+    z = min(max(error / max(sd, LEAST_ALARM_SD), -LARGEST), LARGEST)
     up, down = max(0.0, kept.up + z - ALLOWANCE), max(0.0, kept.down - z - ALLOWANCE)
     recent = kept.recent + RECENT * (error - kept.recent)
     if max(up, down) < ALARM or number < kept.calm or kept.alarm is not None:
         return replace(kept, up=min(up, ALARM), down=min(down, ALARM), recent=recent)
     shift = error if abs(error) > abs(recent) else recent
     lowered = min(0.0, shift) if down >= ALARM else 0.0
-    alarm = Alarm(shift, name, lowered)
+    alarm = Alarm(shift, heard[0], heard[1], lowered)
     return replace(kept, up=0.0, down=0.0, recent=recent, drift=kept.drift + lowered, alarm=alarm)
 
 
@@ -294,7 +303,7 @@ def explained(kept: Guard, error: float, *, sd: float, number: int) -> tuple[Gua
     """
     assert kept.alarm is not None
     shift, shared = kept.alarm.shift, 0.0
-    if abs(error) > 3.0 * sd and error * shift > 0.0:
+    if abs(error) > max(3.0 * sd, LEAST_SHIFT) and abs(shift) > LEAST_SHIFT and error * shift > 0.0:
         shared = math.copysign(min(abs(error), abs(shift)), shift)
     drift = kept.drift + shared - kept.alarm.lowered
     return replace(kept, alarm=None, recent=0.0, up=0.0, down=0.0, calm=number + CALM, drift=drift), shared

@@ -74,7 +74,9 @@ def _learned_from(state: State, cell: Cell, answer: Answer, number: int) -> Stat
         learned, reading, kept = _heard_baseline(state, answer, reading, number)
     else:
         kept = _heard_other(state, cell, answer, reading, number)
-    trust = 0.0 if kept.alarm is not None else ALARMED if number < kept.calm else 1.0
+    trust = ALARMED if number < kept.calm else 1.0
+    if kept.alarm is not None and kept.alarm.node == estimator.node_of(cell.bucket, cell.load):
+        trust = 0.0
     learned = estimator.learn(learned, answer, reading, trust=trust)
     length = state.lengths.get(cell.kind, estimator.NOTHING)
     moved = length.moved(answer.timings.decode_tokens - length.mean, 1.0, lean=0.0, cap=50.0)
@@ -87,14 +89,15 @@ def _heard_baseline(
 ) -> tuple[Learned, Reading, Guard]:
     """The baseline's answer sets its price, and tells whether an alarm was the whole machine's."""
     learned, kept = state.learned, state.guard
-    if kept.alarm is not None and reading.familiar:
+    node = estimator.node_of(answer.bucket, answer.load)
+    if kept.alarm is not None and kept.alarm.node == node:
         name = kept.alarm.name
         kept, shift = guard.explained(kept, reading.time_error, sd=learned.time_sd, number=number)
         if shift:
             learned = estimator.shifted(learned, shift, (answer.arm.name, name))
             reading = replace(reading, time_error=reading.time_error - shift)
     coef = estimator.node_coef(learned, answer.bucket, answer.load)
-    kept = guard.priced(kept, estimator.node_of(answer.bucket, answer.load), reading, coef, number)
+    kept = guard.priced(kept, node, reading, coef, number)
     return learned, reading, _booked(kept, answer.bucket, Account(ref_ms=answer.timings.predicted_ms))
 
 
@@ -102,7 +105,8 @@ def _heard_other(state: State, cell: Cell, answer: Answer, reading: Reading, num
     """Another arm's answer: booked against the baseline's price, and listened to for a change of the machine."""
     kept, name = state.guard, answer.arm.name
     if reading.familiar and name not in state.learned.unsure:
-        kept = guard.listened(kept, name, reading.time_error, sd=state.learned.time_sd, number=number)
+        where = (name, estimator.node_of(cell.bucket, cell.load))
+        kept = guard.listened(kept, where, reading.time_error, sd=state.learned.time_sd, number=number)
     price = price_by_text(state, state.learned, kept, cell)
     if price is None:
         return kept
