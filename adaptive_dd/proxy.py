@@ -13,26 +13,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import re
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator, Callable
 from functools import partial
-from typing import Any, Protocol
 
 from adaptive_dd.actuator import Placed
 from adaptive_dd.core.aliases import Renamer
 from adaptive_dd.core.annotate import Annotator, annotated_document
-from adaptive_dd.core.domain import Context, Outcome, Setting, Status, Timings
+from adaptive_dd.core.domain import Outcome, Status, Timings
+from adaptive_dd.core.headers import (
+    Header,
+    has_body,
+    to_client,
+    to_upstream,
+    unknown_coding,
+    value_of,
+    wants_websocket,
+    with_length,
+)
 from adaptive_dd.core.tap import Tap
 from adaptive_dd.core.wire import Route, error_body, route_of
 from adaptive_dd.httpd import EXTENSION
 from adaptive_dd.metrics import Metrics
-from adaptive_dd.upstream import DiedError, Header, Reply, UnreachableError, UnsendableError, Upstream
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+from adaptive_dd.seams import App, Change, Choice, Chooser, Receive, Scope, Send, View
+from adaptive_dd.upstream import DiedError, Reply, UnreachableError, UnsendableError, Upstream
 
 log = logging.getLogger(__name__)
 
@@ -47,72 +51,6 @@ RETRY_AFTER_S = 2
 BURST = 16
 # A client that sends this header (with any value) sees a router as it is, aliases and all.
 SHOW_ALIASES = b"x-dd-show-aliases"
-
-_HOP_BY_HOP = frozenset(
-    {b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade"}
-)
-# Also the proxy's own business: the host is the upstream's, the framing ours, and `continue` we have said already.
-_NOT_SENT = _HOP_BY_HOP | {b"host", b"content-length", b"expect", b"http2-settings"}
-_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
-
-
-class Ticket(Protocol):
-    """What the relay reads of an engine's ticket."""
-
-    @property
-    def decide_us(self) -> float: ...  # noqa: D102
-
-
-class Choice(Protocol):
-    """What to send for one generating request, and why."""
-
-    @property
-    def body(self) -> bytes: ...  # noqa: D102
-    @property
-    def ticket(self) -> Any: ...  # noqa: D102
-    @property
-    def context(self) -> Context | None: ...  # noqa: D102
-    @property
-    def arm(self) -> Setting: ...  # noqa: D102
-    @property
-    def reason(self) -> str: ...  # noqa: D102
-    @property
-    def upstream(self) -> Upstream: ...  # noqa: D102
-    @property
-    def applied(self) -> bool: ...  # noqa: D102
-    @property
-    def retry(self) -> Placed | None: ...  # noqa: D102
-    @property
-    def unwilling(self) -> frozenset[int]: ...  # noqa: D102
-    @property
-    def rename(self) -> tuple[tuple[str, ...], str] | None: ...  # noqa: D102
-
-
-class View(Protocol):
-    """A server that is shown to clients otherwise than it is, on routes that do not generate."""
-
-    def concerns(self, method: str, path: str) -> bool:
-        """Whether anything about this request or its answer is changed."""
-
-    def target_for(self, method: str, target: bytes) -> bytes:
-        """The request target to send instead."""
-
-    def shown(self, method: str, path: str, body: bytes) -> bytes:
-        """The answer's body to show instead."""
-
-
-class Chooser(Protocol):
-    """Who decides. `choose` may raise; `finish` never does."""
-
-    async def choose(
-        self, route: Route, headers: list[Header], body: bytes | None, *, path: str = ""
-    ) -> Choice:
-        """Decide. `body` is None where it is too large to read, or no JSON by its route."""
-        ...
-
-    def finish(self, choice: Any, outcome: Outcome) -> None:
-        """Exactly once for each choice."""
-        ...
 
 
 class Relay:
@@ -146,10 +84,10 @@ class Relay:
             await self.admin(scope, receive, send)
             return
         exchange = _Exchange(self, scope, receive, send)
-        if _wants_websocket(scope["headers"]):
+        if wants_websocket(scope["headers"]):
             await exchange.answer_ourselves(501, "this proxy and llama-server speak no websocket")
             return
-        if (_value_of(scope["headers"], b"transfer-encoding") or b"chunked").lower() != b"chunked":
+        if unknown_coding(scope["headers"]):
             await exchange.answer_ourselves(501, "the only transfer encoding understood is chunked")
             return
         await exchange.run()
@@ -173,13 +111,6 @@ class Relay:
             places = "".join(traceback.format_tb(error.__traceback__)).rstrip()
             log.error("own failure in %s: %s at\n%s", where, type(error).__name__, places)
         self.metrics.inc("own_failures_total", where=where)
-
-
-class Change(Protocol):
-    """Changes an answer on its way. `feed` gives what can go out now, `end` the rest."""
-
-    def feed(self, chunk: bytes) -> bytes: ...  # noqa: D102
-    def end(self) -> bytes: ...  # noqa: D102
 
 
 class _Whole:
@@ -261,7 +192,7 @@ class _Exchange:
         if failure is not None:
             self.relay.failed("relay", failure)
         if not self.ended:
-            await self._break_off()
+            await self._break_off(ours=failure is not None)
 
     async def _client_leaves(self) -> None:
         await self.body_read.wait()
@@ -320,10 +251,10 @@ class _Exchange:
         Raises _ClientGoneError when the client leaves while sending it.
         """
         headers = self.scope["headers"]
-        length = _value_of(headers, b"content-length")
-        if length is None and _value_of(headers, b"transfer-encoding") is None:
+        if not has_body(headers):
             self.body_read.set()
             return b"" if self.route else None
+        length = value_of(headers, b"content-length")
         limit = self.relay.body_limit_bytes
         wanted = self.route is not None and self.route.json_body
         if not wanted or (length is not None and int(length) > limit):
@@ -355,25 +286,10 @@ class _Exchange:
                 yield part
         self.body_read.set()
 
-    def _headers(self, content: bytes | AsyncIterator[bytes] | None) -> list[Header]:
-        """The client's headers without what belongs to one connection, with exactly one framing of the body."""
-        given = self.scope["headers"]
-        drop = _NOT_SENT | _named_by_connection(given)
-        # Spaces around a value are no part of it, and the client library refuses them.
-        headers = [(name, value.strip(b" \t")) for name, value in given if name.lower() not in drop]
-        length = _value_of(given, b"content-length")
-        if isinstance(content, bytes):
-            headers.append((b"content-length", str(len(content)).encode()))
-        elif content is not None and length is not None:
-            headers.append((b"content-length", length))
-        elif content is not None:
-            headers.append((b"transfer-encoding", b"chunked"))
-        return headers
-
     def _view(self) -> View | None:
         """The view that concerns this request, None where the client sees things as they are."""
         view, scope = self.relay.view, self.scope
-        if view is None or self.route is not None or _value_of(scope["headers"], SHOW_ALIASES) is not None:
+        if view is None or self.route is not None or value_of(scope["headers"], SHOW_ALIASES) is not None:
             return None
         return view if view.concerns(scope["method"], scope["path"]) else None
 
@@ -436,7 +352,10 @@ class _Exchange:
     ) -> Reply:
         if upstream is None:
             upstream = self.choice.upstream if self.choice is not None else self.relay.upstream
-        reply = await upstream.send(self.scope["method"], self._target(), self._headers(content), content)
+        size = len(content) if isinstance(content, bytes) else None
+        streams = content is not None and size is None
+        headers = to_upstream(self.scope["headers"], body_bytes=size, streams=streams)
+        reply = await upstream.send(self.scope["method"], self._target(), headers, content)
         self.http_status = reply.status
         return reply
 
@@ -448,10 +367,12 @@ class _Exchange:
             self.status = Status.ERROR
             await self.answer_ourselves(502, f"llama-server answered with the unknown status {reply.status}")
             return
-        kind = (_value_of(reply.headers, b"content-type") or b"").lower()
+        kind = (value_of(reply.headers, b"content-type") or b"").lower()
         stream = kind.startswith(b"text/event-stream")
-        plain = _value_of(reply.headers, b"content-encoding") in (None, b"identity")
-        headers = self._answer_headers(reply, stream=stream)
+        plain = value_of(reply.headers, b"content-encoding") in (None, b"identity")
+        headers = (
+            to_client(reply.headers, status=reply.status, event_stream=stream) + self._decision_headers()
+        )
         if self.choice is not None and plain and reply.status < 400 and (stream or b"json" in kind):
             self.tap = Tap(stream=stream)
         try:
@@ -513,7 +434,7 @@ class _Exchange:
         if not stream:
             held, whole = await _held(chunks, ANNOTATE_LIMIT_BYTES)
             body = _through(changes, held, last=True) if whole else held
-            await self._start(reply.status, _with_length(headers, len(held), len(body)) if whole else headers)
+            await self._start(reply.status, with_length(headers, len(held), len(body)) if whole else headers)
             if self.tap is not None:
                 self.tap.feed(held)
             await self.send({"type": "http.response.body", "body": body, "more_body": True})
@@ -527,20 +448,6 @@ class _Exchange:
                 await self.send({"type": "http.response.body", "body": changed, "more_body": True})
         if rest := _through(changes, b"", last=True):
             await self.send({"type": "http.response.body", "body": rest, "more_body": True})
-
-    def _answer_headers(self, reply: Reply, *, stream: bool) -> list[Header]:
-        drop = _HOP_BY_HOP | _named_by_connection(reply.headers)
-        names = {name.lower() for name, _ in reply.headers}
-        if b"transfer-encoding" in names or reply.status in (204, 304):
-            drop = drop | {b"content-length"}
-        headers = [
-            (name, value)
-            for name, value in reply.headers
-            if name.lower() not in drop and not _CONTROL.search(value)
-        ]
-        if stream and b"x-accel-buffering" not in names:
-            headers.append((b"x-accel-buffering", b"no"))
-        return headers + self._decision_headers()
 
     def _decision_headers(self) -> list[Header]:
         if self.choice is None:
@@ -579,9 +486,10 @@ class _Exchange:
         self.relay.metrics.inc("upstream_unreachable_total")
         await self.answer_ourselves(502, message, ((b"retry-after", str(RETRY_AFTER_S).encode()),))
 
-    async def _break_off(self) -> None:
+    async def _break_off(self, *, ours: bool) -> None:
         """The answer cannot be completed: make that visible, quietly."""
-        if self.status is not Status.CLIENT_GONE and not self.started:
+        if not self.started and (ours or self.status is not Status.CLIENT_GONE):
+            self.choice = None  # what failed may be in it
             await self.answer_ourselves(502, "the proxy failed to relay this request")
             return
         extension = self.scope.get("extensions", {}).get(EXTENSION)
@@ -594,34 +502,6 @@ async def _ended(*tasks: asyncio.Future[None]) -> None:
     while any(not task.done() for task in tasks):
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.wait(tasks)
-
-
-def _value_of(headers: list[Header], wanted: bytes) -> bytes | None:
-    for name, value in headers:
-        if name.lower() == wanted:
-            return value.strip(b" \t")
-    return None
-
-
-def _tokens(headers: list[Header], wanted: bytes) -> set[bytes]:
-    values = [value for name, value in headers if name.lower() == wanted]
-    return {token.strip().lower() for value in values for token in value.split(b",")}
-
-
-def _named_by_connection(headers: list[Header]) -> frozenset[bytes]:
-    return frozenset(_tokens(headers, b"connection"))
-
-
-def _wants_websocket(headers: list[Header]) -> bool:
-    return b"websocket" in _tokens(headers, b"upgrade") and b"upgrade" in _tokens(headers, b"connection")
-
-
-def _with_length(headers: list[Header], before: int, after: int) -> list[Header]:
-    old, new = str(before).encode(), str(after).encode()
-    return [
-        (name, new if name.lower() == b"content-length" and value == old else value)
-        for name, value in headers
-    ]
 
 
 def _shown(value: object) -> bytes:

@@ -15,6 +15,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("core/events", "core/cycles", "core/splice", "core/prompt", "core/pieces"),
     (
         "core/wire",
+        "core/headers",
         "core/context",
         "core/frontier",
         "core/ledger",
@@ -73,7 +74,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("actuator", "exact_prompts"),
     ("replicas",),
     ("router",),
-    ("chooser", "watch", "tend"),
+    ("chooser", "watch", "seams", "tend"),
     (
         "proxy",
         "admin",

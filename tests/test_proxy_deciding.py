@@ -226,6 +226,17 @@ def test_when_deciding_fails_the_clients_bytes_go_out_and_it_is_counted_and_said
     assert sum("own failure in choose" in record.getMessage() for record in caplog.records) == 1
 
 
+def test_when_the_relay_itself_fails_the_client_gets_a_502_and_no_broken_connection() -> None:
+    with serving(setting=Setting(4)) as world, Client(world.port) as client:
+
+        async def nonsense(*args: object, **more: object) -> object:
+            return object()  # no Choice at all
+
+        world.chooser.choose = nonsense  # type: ignore[method-assign, assignment]
+        assert client.ask().status == 502
+        assert world.metrics.value("own_failures_total", where="relay") == 1
+
+
 # --- what timings say ----------------------------------------------------------------------------------------
 
 WRONG = {

@@ -14,7 +14,8 @@ from adaptive_dd.core.domain import OFF, SERVER, Context, Outcome, Setting
 from adaptive_dd.core.wire import Route, setting_fields, splice
 from adaptive_dd.httpd import bind, server_for
 from adaptive_dd.metrics import Metrics
-from adaptive_dd.proxy import App, Relay
+from adaptive_dd.proxy import Relay
+from adaptive_dd.seams import App
 from adaptive_dd.upstream import Header, Upstream
 from tests.fake_upstream import FakeUpstream, Script, answer
 
