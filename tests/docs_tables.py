@@ -14,6 +14,7 @@ from pathlib import Path
 from adaptive_dd import cli
 from adaptive_dd.admin import ENDPOINTS, LISTENS_TEXT
 from adaptive_dd.config import SETTINGS, env_of, flag_of
+from adaptive_dd.core import guard
 from adaptive_dd.core.domain import REASONS, REJECTIONS, TOKEN_SOURCES
 from adaptive_dd.metrics import METRICS, PREFIX
 
@@ -62,10 +63,19 @@ def commands() -> str:
     return _two(("command", "what it does"), rows)
 
 
+def guard_states() -> str:
+    rows = (
+        (f"`{before}`", str(signal), f"`{after}`") for (before, signal), after in guard.TRANSITIONS.items()
+    )
+    drawn = f"```mermaid\n{guard.diagram()}\n```\n"
+    return drawn + "\n" + table(("from", "when", "to"), rows)
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
     "settings": settings,
     "metrics": metrics,
     "commands": commands,
+    "guard": guard_states,
     "endpoints": lambda: _two(("endpoint", "what it answers"), ENDPOINTS),
     "reasons": lambda: _two(("reason", "meaning"), REASONS),
     "rejections": lambda: _two(("why", "meaning"), REJECTIONS),
