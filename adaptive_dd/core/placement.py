@@ -38,6 +38,8 @@ from adaptive_dd.core.domain import Context, Setting
 from adaptive_dd.core.policy import Option, Plan
 
 STAYS = "stays"
+# Not proven by answers of its own: it may turn out slower, and then the conversation has to leave again.
+ON_CREDIT = ("explore", "frontier")
 # Most of the headroom that moving a conversation only to hear the baseline may take.
 REFRESH_SHARE = 0.1
 
@@ -66,7 +68,7 @@ def price_ms(context: Context, option: Option) -> float:
     """What the budget must be able to pay for an option: time that it may lose here and by being entered."""
     switch = switch_ms(context, option.arm)
     lives_here = context.turns > 0 and switch == 0.0
-    enters = bool(context.conversation) and option.reason == "explore" and not lives_here
+    enters = bool(context.conversation) and option.reason in ON_CREDIT and not lives_here
     back_ms = _back_ms(context) if enters else 0.0
     # Who stays, stays for the answers ahead: cheap steps must not add up to more than leaving would have cost.
     answers = answers_ahead(context) if lives_here else 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -70,6 +71,7 @@ def test_trying_reckons_with_the_way_back() -> None:
     dear = at(None, ms=2.0)
     assert price_ms(dear, TRIAL) == 900.0 + 8000.0
     assert price_ms(dear, LEARNED) == 0.0
+    assert price_ms(dear, replace(LEARNED, reason="frontier")) == 8000.0, "a frontier may lie"
     assert [o.reason for o in placed(PLAN, dear, ROOM).tries] == ["refresh"]
     assert [o.reason for o in placed(PLAN, dear, 9000.0).tries] == ["refresh", "explore"]
 
