@@ -377,3 +377,21 @@ def test_no_ladder_text_raises_anything_but_an_input_error(text: str) -> None:
 def test_settings_in_a_file_are_those_of_the_grammar() -> None:
     assert parse_setting("n4,p0.00001") == Setting(4, 0.0)
     assert parse_setting(str(parse_setting("n4,p0.00012"))) == Setting(4, 0.0001)
+
+
+# --- the docs
+
+
+DOC = (Path(__file__).parents[1] / "docs" / "frontier-file.md").read_text()
+
+
+def test_the_example_in_the_docs_is_read_without_a_word() -> None:
+    example = DOC.split("```json\n")[1].split("```")[0]
+    frontier, reading = read_frontier(example, "docs")
+    assert (reading.faults, reading.warnings) == ([], [])
+    assert [str(rung.setting) for rung in ladder(frontier)] == ["n4,p0.3"]
+
+
+def test_the_docs_name_every_field_of_a_row() -> None:
+    for name in FrontierRow.__dataclass_fields__:
+        assert f"`{name}`" in DOC
