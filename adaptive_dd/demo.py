@@ -29,7 +29,7 @@ from adaptive_dd.simserver import sim_app
 from adaptive_dd.simulated import Served, SimServer, client_request
 
 # What a first look should see: a measured frontier over context, and a start from nothing over kinds of request.
-TOURS: tuple[tuple[str, int], ...] = (("note", 120), ("server-default-trap", 240))
+TOURS: tuple[tuple[str, int], ...] = (("note", 240), ("server-default-trap", 240))
 HEAD = ("prompt tokens", "kind", "requests", "setting", "reason", "baseline tok/s", "tok/s", "gain")
 
 

@@ -2,7 +2,8 @@
 
     python -m tests.docs_tables        (make docs) rewrites every marked table; a test holds them equal
 
-A marked table stands between `<!-- table:NAME -->` and `<!-- /table -->`.
+A marked table stands between `<!-- table:NAME -->` and `<!-- /table -->`. What a command prints (always the
+same, by its seed) stands likewise between `<!-- output:NAME -->` and `<!-- /output -->`.
 """
 
 from __future__ import annotations
@@ -16,10 +17,16 @@ from adaptive_dd.admin import ENDPOINTS, LISTENS_TEXT
 from adaptive_dd.config import SETTINGS, env_of, flag_of
 from adaptive_dd.core import guard
 from adaptive_dd.core.domain import REASONS, REJECTIONS, TOKEN_SOURCES
+from adaptive_dd.demo import TOURS, demo_lines
 from adaptive_dd.metrics import METRICS, PREFIX
 
 ROOT = Path(__file__).parents[1]
 MARKED = re.compile(r"(<!-- table:(?P<name>[a-z-]+) -->\n)(?P<body>.*?)(<!-- /table -->)", re.DOTALL)
+
+
+PRINTED = re.compile(
+    r"(<!-- output:(?P<name>[a-z-]+) -->\n)```text\n(?P<body>.*?)```\n(<!-- /output -->)", re.DOTALL
+)
 
 
 def _cell(text: str) -> str:
@@ -86,6 +93,9 @@ TABLES: Mapping[str, Callable[[], str]] = {
 }
 
 
+OUTPUTS: Mapping[str, Callable[[], str]] = {"demo": lambda: "\n".join(demo_lines(TOURS, seed=1)) + "\n"}
+
+
 def doc_files() -> list[Path]:
     return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
@@ -95,10 +105,17 @@ def renewed(text: str) -> str:
     return MARKED.sub(lambda match: match.group(1) + TABLES[match.group("name")]() + match.group(4), text)
 
 
+def reprinted(text: str) -> str:
+    """The text with every printed output made anew: this runs the commands."""
+    return PRINTED.sub(
+        lambda match: f"{match.group(1)}```text\n{OUTPUTS[match.group('name')]()}```\n{match.group(4)}", text
+    )
+
+
 def main() -> None:
     for path in doc_files():
         before = path.read_text(encoding="utf-8")
-        after = renewed(before)
+        after = reprinted(renewed(before))
         if after != before:
             path.write_text(after, encoding="utf-8")
             print(f"renewed {path.relative_to(ROOT)}")

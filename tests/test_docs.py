@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from adaptive_dd import cli
-from tests.docs_tables import MARKED, ROOT, TABLES, doc_files, renewed
+from tests.docs_tables import MARKED, PRINTED, ROOT, TABLES, doc_files, renewed, reprinted
 
 TEXTS = {path.relative_to(ROOT): path.read_text(encoding="utf-8") for path in doc_files()}
 names = pytest.mark.parametrize("path", TEXTS, ids=str)
@@ -19,6 +19,14 @@ names = pytest.mark.parametrize("path", TEXTS, ids=str)
 @names
 def test_a_marked_table_equals_the_table_in_the_code(path: Path) -> None:
     assert renewed(TEXTS[path]) == TEXTS[path], "run `make docs`"
+
+
+@pytest.mark.slow
+def test_the_output_that_the_docs_show_is_what_the_commands_print() -> None:
+    shown = [path for path, text in TEXTS.items() if PRINTED.search(text)]
+    assert shown == [Path("README.md")]
+    for path in shown:
+        assert reprinted(TEXTS[path]) == TEXTS[path], "run `make docs`"
 
 
 def test_every_table_of_the_code_stands_somewhere_in_the_docs() -> None:
