@@ -118,9 +118,10 @@ def test_the_configured_key_is_sent_and_its_lack_is_said() -> None:
 
 @dataclass
 class Stuck:
-    """A server that answers nothing, and a clock that every question takes time from."""
+    """A server that answers nothing for as long as it is allowed to."""
 
     asked: list[str] = field(default_factory=list)
+    allowed_s: list[float] = field(default_factory=list)
 
     async def ask(
         self,
@@ -132,6 +133,7 @@ class Stuck:
         timeout_s: float = 5.0,
     ) -> tuple[int, object]:
         self.asked.append(path)
+        self.allowed_s.append(timeout_s)
         await asyncio.sleep(timeout_s)
         raise UpstreamError("did not answer")
 
@@ -141,6 +143,7 @@ def test_the_budget_of_time_bounds_a_stuck_server() -> None:
     found = asyncio.run(probe(stuck, Identity(), [], nonce=1, budget_s=0.15))
     assert found.trouble == SLOW
     assert stuck.asked == ["/completion"]
+    assert sum(stuck.allowed_s) <= 0.15
 
 
 def test_a_server_that_goes_away_is_the_callers_business() -> None:

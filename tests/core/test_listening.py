@@ -138,6 +138,12 @@ def test_nothing_above_the_launch_value_is_sent_unless_asked_for() -> None:
     assert max(body.get("speculative.n_max", 0) for body in fake.bodies) <= 1
 
 
+def test_a_cap_below_the_launch_value_is_not_tried() -> None:
+    answers, found = converse(FakeLlama(launch_n=8), raise_to=lambda cap: 2)
+    assert found.above_cap == ""
+    assert all(answer.ask.name != "above" for answer in answers)
+
+
 def test_a_launch_value_of_zero_is_seen_as_such() -> None:
     _, found = converse(FakeLlama(launch_n=0))
     assert (found.facts.listens, found.facts.cap) == (Listens.HONOURS, 0)

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
+import sys
 import tarfile
 import tempfile
 import venv
@@ -168,6 +170,7 @@ def main() -> None:
     asked.add_argument("--build", default=BUILD, choices=list(BUILDS))
     asked.add_argument("--write", action="store_true")
     told = asked.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     port = free_port()
     # On the build that honours fields, drafting stays off: other drafts are other batches, and the tests compare text.
     flags = ("--mode", "static", "--frontier", "0:n0", "--no-probe")
