@@ -51,9 +51,10 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "core/explain",
         "core/arena",
         "core/advice",
+        "frontier_json",
     ),
     (
-        "core/rivals",
+        "core/rivals/",
         "simulated",
         "config",
         "files",

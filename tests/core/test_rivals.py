@@ -16,7 +16,8 @@ from adaptive_dd.core.domain import (
     Status,
     Timings,
 )
-from adaptive_dd.core.rivals import RIVALS, geometric_chance
+from adaptive_dd.core.rivals import RIVALS
+from adaptive_dd.core.rivals.common import geometric_chance
 
 N2 = Setting(2, 0.0)
 TABLE = Frontier(
