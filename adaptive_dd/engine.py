@@ -30,7 +30,17 @@ from adaptive_dd.core.domain import (
     Setting,
     Status,
 )
-from adaptive_dd.core.events import Abandoned, Began, Decided, Event, FactsFound, FreezeSet, ModeSet, Observed
+from adaptive_dd.core.events import (
+    Abandoned,
+    Began,
+    Charged,
+    Decided,
+    Event,
+    FactsFound,
+    FreezeSet,
+    ModeSet,
+    Observed,
+)
 from adaptive_dd.core.rng import rng_for
 from adaptive_dd.metrics import Metrics
 
@@ -256,6 +266,10 @@ class Engine:
         self._settings = replace(self._settings, baseline=baseline)
         began = Began(self._wall_s(), self.state.deployment, self._settings, self._frontier)
         return self._record(self._scope, began)
+
+    def charge(self, ms: float, why: str) -> bool:
+        """Take time off the account that no answer shows. False when the journal had no room."""
+        return self._record(self._scope, Charged(self._wall_s(), ms, why))
 
     def freeze(self, frozen: bool) -> bool:
         """Stop (or resume) learning. False when the journal had no room."""

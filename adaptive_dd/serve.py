@@ -210,7 +210,13 @@ def assemble(config: Config) -> Proxy:
     counter = Counter(metrics, own_headers=tuple(auth(config.api_key)))
     salt = _salt(config.state_dir)
     chooser = Chooser(engine, home, metrics=metrics, counter=counter, salt=salt, actuator=actuator)
-    tend = Tend(actuator, engine, presets=presets, router=lambda: watch.who is not None and watch.who.router)
+    tend = Tend(
+        actuator,
+        engine,
+        presets=presets,
+        router=lambda: watch.who is not None and watch.who.router,
+        charged=lambda ms: engine.charge(ms, "a preset was loading"),
+    )
     panel = Panel(engine, metrics, lambda: watch.up, journal.health, state_view, frozen_policy, notes)
     relay = Relay(
         _Told(chooser, watch, tend),

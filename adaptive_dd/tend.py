@@ -27,6 +27,8 @@ log = logging.getLogger("adaptive_dd.actuator")
 LOOK_S = 5.0
 # Loading takes memory and bandwidth from everybody: only after this long without a request.
 IDLE_S = 20.0
+# How often to see whether somebody came while a preset is loading.
+GLANCE_S = 0.1
 # Between attempts at the same preset, doubled each time: one that does not fit will not fit in a second either.
 FIRST_WAIT_S = 60.0
 LONGEST_WAIT_S = 3600.0
@@ -65,7 +67,7 @@ class Tend:
 
     router()            whether a router is known to answer, so that it is worth asking for presets
     changed(actuator)   called after a look that changed what can be played, and when presets take over
-    charged(ms)         called with the time that a load took
+    charged(ms)         called with the time in which a load may have held up requests that came meanwhile
     """
 
     def __init__(
@@ -132,11 +134,18 @@ class Tend:
         _, waited_s = self._waits.get(due[0], (0.0, FIRST_WAIT_S / 2.0))
         wait_s = min(2.0 * waited_s, LONGEST_WAIT_S)
         self._waits[due[0]] = (now_s + wait_s, wait_s)
+        loading, disturbed_ms = asyncio.ensure_future(self.actuator.load(due[0])), 0.0
         try:
-            took_ms = await self.actuator.load(due[0])
+            while not loading.done():
+                await asyncio.wait({loading}, timeout=GLANCE_S)
+                disturbed_ms += 1000.0 * GLANCE_S if self._busy.in_flight else 0.0
+            took_ms = loading.result()
         except UpstreamError as error:
             log.warning("presets: %s; trying again in %.0f s", error, wait_s)
             return
+        finally:
+            loading.cancel()
+            if disturbed_ms:
+                self._charged(disturbed_ms)
         log.info("presets: %s loaded in %.1f s", due[0], took_ms / 1000.0)
-        self._charged(took_ms)
         self.changed(self.actuator)

@@ -60,7 +60,7 @@ def test_presets_take_over_once_a_router_with_some_is_there() -> None:
     assert tend.actuator is candidate
 
 
-def test_a_missing_preset_is_loaded_after_a_while_without_requests_and_charged() -> None:
+def test_a_missing_preset_is_loaded_after_a_while_without_requests() -> None:
     router, desk, charged = FakeRouter(), Desk(), list[float]()
     router.status["gemma@n8"], router.most = "unloaded", 4
     tend = tending(router, desk, charged)
@@ -80,8 +80,29 @@ def test_a_missing_preset_is_loaded_after_a_while_without_requests_and_charged()
 
     asyncio.run(go())
     assert ("POST", "/models/load", {"model": "gemma@n8"}) in router.calls
-    assert len(charged) == 1
+    assert charged == [], "nobody was waiting"
     assert N8 in (tend.actuator.settings() or ())
+
+
+def test_what_a_load_may_have_cost_requests_that_came_meanwhile_is_charged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("adaptive_dd.tend.GLANCE_S", 0.001)
+    router, desk, charged = FakeRouter(), Desk(), list[float]()
+    router.status["gemma@n8"] = "unloaded"
+    tend = tending(router, desk, charged)
+
+    async def slowly(arm: Setting) -> float:
+        desk.in_flight = 1
+        await asyncio.sleep(0.02)
+        return 20.0
+
+    tend.actuator.load = slowly  # type: ignore[attr-defined]
+    asyncio.run(tend.load_one())
+    desk.now_s += 60.0
+    asyncio.run(tend.load_one())
+    assert len(charged) == 1
+    assert 1.0 <= charged[0] <= 30.0
 
 
 def test_no_preset_is_loaded_where_another_one_would_have_to_go() -> None:

@@ -15,7 +15,17 @@ from dataclasses import replace
 from adaptive_dd.core import estimator, learning, policy
 from adaptive_dd.core.cost import ANSWER_TOKENS, switch_ms
 from adaptive_dd.core.domain import SERVER, Cell, Context, Decision, Listens, Mode, Setting
-from adaptive_dd.core.events import Abandoned, Began, Decided, Event, FactsFound, FreezeSet, ModeSet, Observed
+from adaptive_dd.core.events import (
+    Abandoned,
+    Began,
+    Charged,
+    Decided,
+    Event,
+    FactsFound,
+    FreezeSet,
+    ModeSet,
+    Observed,
+)
 from adaptive_dd.core.frontier import bucket_edges
 from adaptive_dd.core.guard import Account
 from adaptive_dd.core.placement import home_of, may_refresh, placed
@@ -155,6 +165,16 @@ def apply(state: State, event: Event) -> State:
             return _observed(state, event)
         case Abandoned():
             return _closed(state, event.number)
+        case Charged():
+            return _charged(state, event.ms)
+
+
+def _charged(state: State, ms: float) -> State:
+    """The state after the account has paid for something that the baseline would not have needed."""
+    if state.frozen or ms <= 0.0:
+        return state
+    kept = replace(state.guard, total=state.guard.total.plus(Account(saved_ms=-ms)))
+    return replace(state, guard=kept, headroom_ms=state.headroom_ms - ms)
 
 
 def fold(began: Began, events: Iterable[Event]) -> State:

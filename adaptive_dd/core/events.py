@@ -84,4 +84,13 @@ class FreezeSet:
     frozen: bool
 
 
-Event = Began | FactsFound | Decided | Observed | Abandoned | ModeSet | FreezeSet
+@dataclass(frozen=True, slots=True)
+class Charged:
+    """Time was spent that the baseline alone would not have needed, beside any answer. why: for people."""
+
+    at_s: float
+    ms: float
+    why: str
+
+
+Event = Began | FactsFound | Decided | Observed | Abandoned | ModeSet | FreezeSet | Charged

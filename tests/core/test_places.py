@@ -8,6 +8,7 @@ import pytest
 
 from adaptive_dd.bench_places import WAYS, play_places, table
 from adaptive_dd.core import controller
+from adaptive_dd.core.codec import event_from_json, event_to_json
 from adaptive_dd.core.domain import (
     OFF,
     Context,
@@ -24,7 +25,7 @@ from adaptive_dd.core.domain import (
     Status,
     Timings,
 )
-from adaptive_dd.core.events import Began, Decided, FactsFound, FreezeSet, Observed
+from adaptive_dd.core.events import Began, Charged, Decided, FactsFound, FreezeSet, Observed
 from adaptive_dd.core.rng import rng_for
 from adaptive_dd.core.scenarios import scenario
 
@@ -78,6 +79,15 @@ def test_a_switch_is_charged_to_the_account_and_frozen_learning_charges_nothing(
     frozen = controller.apply(state, FreezeSet(0.0, True))
     kept = controller.apply(frozen, Decided(0.0, 2, moved, decision, 0.0))
     assert kept.headroom_ms == frozen.headroom_ms
+
+
+def test_time_that_no_answer_shows_is_charged_and_survives_the_journal() -> None:
+    state, event = state_of(), Charged(1.0, 300.0, "a preset was loading")
+    after = controller.apply(state, event_from_json(event_to_json(event)))
+    assert after.headroom_ms == pytest.approx(state.headroom_ms - 300.0)
+    assert controller.apply(state, Charged(1.0, -5.0, "")) == state
+    frozen = controller.apply(state, FreezeSet(0.0, True))
+    assert controller.apply(frozen, event) == frozen
 
 
 def test_a_price_that_nobody_knows_yet_is_not_found_out_by_moving_a_long_conversation() -> None:
