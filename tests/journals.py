@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from adaptive_dd.core.domain import (
     Context,
@@ -80,6 +83,20 @@ def play(engine: Engine, requests: int, *, seed: int = 1) -> None:
             draft_n_accepted=accepted,
         )
         engine.finish(ticket.number, Outcome(Status.OK, timings))
+
+
+@contextmanager
+def read_only(folder: Path) -> Iterator[Path]:
+    """The folder through a read-only mount: the rights of root do not end at permission bits. Skips where denied."""
+    target = folder.parent / f"{folder.name}-read-only"
+    target.mkdir()
+    if subprocess.run(["mount", "--bind", folder, target], capture_output=True, check=False).returncode != 0:
+        pytest.skip("mounting needs more rights than this test has")
+    try:
+        subprocess.run(["mount", "-o", "remount,bind,ro", target], check=True)
+        yield target
+    finally:
+        subprocess.run(["umount", target], check=True)
 
 
 @contextmanager

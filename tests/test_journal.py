@@ -24,7 +24,7 @@ from adaptive_dd.journal import LOCK_NAME, StoredJournal
 from adaptive_dd.metrics import Metrics
 from adaptive_dd.reader import Reader
 from adaptive_dd.store import FILE_NAME, Store
-from tests.journals import HERE, journal_in, outcome_of, traffic
+from tests.journals import HERE, journal_in, outcome_of, read_only, traffic
 
 
 def resumed(folder: Path, deployment: Deployment = HERE) -> State | None:
@@ -480,21 +480,12 @@ def test_a_database_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
 def test_a_read_only_folder_is_read_from_and_not_stumbled_over(tmp_path: Path) -> None:
     with journal_in(tmp_path) as journal:
         traffic(Engine(journal, HERE), 10)
-    target = tmp_path.parent / f"{tmp_path.name}-readonly"
-    target.mkdir()
-    mounted = subprocess.run(["mount", "--bind", tmp_path, target], capture_output=True, check=False)
-    if mounted.returncode != 0:
-        pytest.skip("mounting needs more rights than this test has")
-    try:
-        subprocess.run(["mount", "-o", "remount,bind,ro", target], check=True)
-        with journal_in(target) as journal:
-            engine = Engine(journal, HERE)
-            assert engine.next_number == 11, "what was learned is read"
-            traffic(engine, 5)
-            journal.flush()
-            assert not journal.health()["ok"]
-    finally:
-        subprocess.run(["umount", target], check=True)
+    with read_only(tmp_path) as target, journal_in(target) as journal:
+        engine = Engine(journal, HERE)
+        assert engine.next_number == 11, "what was learned is read"
+        traffic(engine, 5)
+        journal.flush()
+        assert not journal.health()["ok"]
 
 
 def test_an_event_that_cannot_be_written_costs_its_row_only(tmp_path: Path) -> None:

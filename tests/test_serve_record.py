@@ -6,6 +6,7 @@ import json
 import resource
 import signal
 import sqlite3
+import sys
 import threading
 import time
 import urllib.request
@@ -21,6 +22,7 @@ from adaptive_dd.core.domain import Deployment
 from adaptive_dd.reader import Reader
 from adaptive_dd.store import FILE_NAME
 from tests.fake_llama import FakeLlama
+from tests.journals import read_only
 from tests.support.cli import run_here
 from tests.support.process import ServeProcess, serve_process
 
@@ -239,6 +241,53 @@ def test_a_state_folder_that_cannot_be_made_is_said_and_serving_goes_on(
         assert proxy.stop() == 0
     assert proxy.said("learning goes on in memory")
     assert not proxy.said("Traceback")
+
+
+def test_on_a_read_only_disk_it_starts_from_what_was_learned_and_serves_from_memory(
+    tmp_path: Path, upstream: str
+) -> None:
+    with serve_process(upstream, tmp_path, *FLAGS) as proxy:
+        attached(proxy)
+        ask_many(proxy, 10)
+        proxy.stop()
+    with read_only(tmp_path) as target, serve_process(upstream, target, *FLAGS) as proxy:
+        attached(proxy)
+        ask_many(proxy, 10, start=10)
+        decisions = proxy.get("/_dd/decisions")
+        assert isinstance(decisions, dict)
+        assert decisions["decisions"][0]["number"] == 20
+        assert not health(proxy)["ok"]
+        assert proxy.stop() == 0
+    assert proxy.said("learning goes on in memory")
+    assert written(tmp_path) == 10
+
+
+# A wall clock that leaps ten years ahead, twenty back, and home again, while it runs.
+JUMPING = """
+import itertools, time
+real, leaps = time.time, itertools.cycle([0.0] * 7 + [3e8] * 3 + [-6e8] * 2)
+time.time = lambda: real() + next(leaps)
+from adaptive_dd.cli import main
+main()
+"""
+
+
+def test_a_clock_that_jumps_under_it_costs_no_answer_no_row_and_nothing_learned(
+    tmp_path: Path, upstream: str
+) -> None:
+    command = (sys.executable, "-c", JUMPING)
+    with serve_process(upstream, tmp_path, *FLAGS, "--retention-days", "1", command=command) as proxy:
+        attached(proxy)
+        ask_many(proxy, 60)
+        assert proxy.stop() == 0
+    assert not proxy.said("Traceback|WARNING.*snapshot")
+    done = run_here("replay", str(tmp_path), "--json")
+    assert done.returncode == 0, done.stdout
+    with closing(Reader(tmp_path)) as reader:
+        state = reader.resume(deployment_of(tmp_path)).state
+    assert state is not None
+    assert state.next_number == 61
+    assert state.open == {}
 
 
 def test_a_second_proxy_on_the_same_folder_is_one_clear_line_and_serves_from_memory(

@@ -74,11 +74,13 @@ class ServeProcess:
 
 
 @contextlib.contextmanager
-def serve_process(upstream: str, state_dir: Path, *flags: str) -> Iterator[ServeProcess]:
+def serve_process(
+    upstream: str, state_dir: Path, *flags: str, command: tuple[str, ...] = COMMAND
+) -> Iterator[ServeProcess]:
     """`serve` on a free port, ready to answer; killed at the end if it still runs."""
     clean = {key: value for key, value in os.environ.items() if not key.startswith("ADAPTIVE_DD_")}
     process = subprocess.Popen(
-        [*COMMAND, "serve", "--upstream", upstream, "--port", "0", "--state-dir", str(state_dir), *flags],
+        [*command, "serve", "--upstream", upstream, "--port", "0", "--state-dir", str(state_dir), *flags],
         env=clean,
         text=True,
         stdout=subprocess.DEVNULL,
