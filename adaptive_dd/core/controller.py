@@ -128,7 +128,7 @@ def _drawn(state: State, context: Context, cell: Cell, rng: Rng) -> Option:
             placed(plan, context, math.inf, answer_tokens=tokens).proven, reason="frozen", share=1.0
         )
     alarm = state.guard.alarm
-    due = alarm is not None and alarm.due and plan.best.arm != plan.fallback.arm
+    due = alarm is not None and alarm.due_at(cell) and plan.best.arm != plan.fallback.arm
     if due and may_refresh(context, baseline, room):
         return refresh
     return policy.draw(placed(plan, context, room, answer_tokens=tokens), rng.random(), room)
@@ -217,7 +217,7 @@ def _prepared(state: State) -> State:
 
 def _decided(state: State, event: Decided) -> State:
     kept, decision = state.guard, event.decision
-    if kept.alarm is not None and kept.alarm.due and decision.arm == state.arms[0].setting:
+    if kept.alarm is not None and kept.alarm.due_at(decision.cell) and decision.arm == state.arms[0].setting:
         kept = replace(kept, alarm=replace(kept.alarm, due=False))
     worst, switch = _worst_ms(state, event), switch_ms(event.context, decision.arm)
     if switch > 0.0 and not state.frozen:  # the baseline alone would never have had to pay for it

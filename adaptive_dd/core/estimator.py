@@ -68,6 +68,8 @@ TALKS = 256
 LEAN = 3.0
 # Evidence (answers) at which a residual is half believed, and its cap, which keeps it able to move.
 RHO_LEAN, RHO_CAP = 0.6, 14.0
+# What is kept of the evidence for each arm with every answer of another: what was not played for long is asked again.
+AGEING = 0.997
 BIAS_LEAN, BIAS_LEAN_P, BIAS_CAP = 30.0, 10.0, 40.0
 # Answers at which a slant is half believed, and its cap.
 SLANT_LEAN, SLANT_CAP = 4.0, 25.0
@@ -75,9 +77,13 @@ SLANT_LEAN, SLANT_CAP = 4.0, 25.0
 LIFT_LEAN, LIFT_KEEP, LARGEST_LIFT = 4.0, 0.998, 1.5
 # Weight from which an arm's answers are expected to be what was predicted, the error that one of them may teach then
 # (an outlier is not a trend), and the share of it that is put down to the whole machine.
-FAMILIAR, LARGEST_SURPRISE, COMMON_GAIN = 2.5, 0.12, 0.02
+FAMILIAR, LARGEST_SURPRISE, COMMON_GAIN = 1.5, 0.12, 0.02
+# T(0) may differ by this much from one bucket to the next (log). A larger jump may not concern arms that were not
+# played there (memory that spills slows drafts only): their sd grows by this share of it.
+USUAL_JUMP, JUMP_DOUBT = 0.35, 0.8
 # Before an arm was played: sd of the log of its cycle time around the line, and of its cycles per token.
 UNTRIED_SD, UNTRIED_P_SD, BIAS_SD, BIAS_P_SD = 0.10, 0.05, 0.03, 0.06
+MODEL_SD = 0.012  # of any prediction: no model is exact
 ANSWER_SD = 0.20  # of log cycles per token around what text and conversation say
 
 
@@ -264,7 +270,7 @@ class Reading:
     likelihood  the same without expectations, widened by what moves between answers (level,)
     shown       the level that the answer shows, and how much it says; None where nothing was drafted
     time_error, text_error   log of observed over predicted: cycle time, cycles per token
-    familiar    the arm was played before at this load, so that an error is a surprise
+    familiar    the arm was played before in this node, so that an error is a surprise
     """
 
     seen: Cycle
@@ -345,10 +351,11 @@ def shape_coef(learned: Learned, load: int) -> Vector:
 
 
 def _nearest_base_ms(learned: Learned, bucket: int, load: int) -> float:
+    """T(0) of the nearest other node."""
     best, found = math.inf, 1.0
     for key, node in learned.nodes.items():
         distance = 2 * abs(key // 8 - bucket) + abs(key % 8 - load)
-        if distance < best:
+        if 0 < distance < best:
             best, found = distance, node.fit.coef[0]
     return found
 
@@ -426,7 +433,9 @@ def outlooks(learned: Learned, place: Place, arms: tuple[Arm, ...]) -> list[Outl
     )
     bias, all_bias = text.bias, everything.bias
     common, apart = learned.common, learned.apart
-    away = _distances(learned, shape.rho, arms)
+    away, jump = _distances(learned, shape.rho, arms), 0.0
+    if len(learned.nodes) > 1:
+        jump = JUMP_DOUBT * max(0.0, abs(math.log(t0 / _nearest_base_ms(learned, bucket, load))) - USUAL_JUMP)
     found = []
     for arm in arms:
         name, depth = arm.name, depth_of(learned, arm)
@@ -444,12 +453,15 @@ def outlooks(learned: Learned, place: Place, arms: tuple[Arm, ...]) -> list[Outl
         if arm.p_min > 0.0:
             cost = [c * f for c, f in zip(cost, _slanted(learned, name), strict=True)]
         prior = away(depth, arm.p_min)
-        variance = 1.0 / (1.0 / (prior * prior) + at_load.weight * _AT_LOAD + at_node.weight * _AT_NODE)
+        known = min(at_node.weight, at_load.weight) * _AT_NODE
+        variance = 1.0 / (1.0 / (prior * prior) + at_load.weight * _AT_LOAD + known)
         variance += learned.unsure.get(name, 0.0) ** 2
+        if jump and at_node.weight < 0.5:
+            variance += jump * jump
         if depth > 0.0:
             bias_sd = BIAS_SD if arm.p_min == 0.0 else BIAS_P_SD
             variance += 1.0 / (1.0 / (bias_sd * bias_sd) + heard.weight * _AT_TEXT)
-        found.append(Outlook(cost, math.sqrt(variance)))
+        found.append(Outlook(cost, math.sqrt(variance + MODEL_SD * MODEL_SD)))
     return found
 
 
@@ -528,15 +540,13 @@ def read(learned: Learned, answer: Answer) -> Reading:
 
 
 def _time_error(learned: Learned, answer: Answer, seen: Cycle, typical: Vector) -> tuple[float, bool]:
-    """Log of observed over predicted cycle time, and whether the arm was played before at this load."""
-    if node_of(answer.bucket, answer.load) not in learned.nodes:
+    """Log of observed over predicted cycle time, and whether the arm was played before in this node."""
+    node, name = learned.nodes.get(node_of(answer.bucket, answer.load)), answer.arm.name
+    if node is None:
         return 0.0, False
-    coef, name = node_coef(learned, answer.bucket, answer.load), answer.arm.name
     rho = rho_of(learned, answer.bucket, answer.load, name)
-    error = (
-        math.log(seen.cycle_ms / line(coef, typical)) - rho - learned.common - learned.apart.get(name, 0.0)
-    )
-    return error, learned.shapes.get(answer.load, NO_SHAPE).rho.get(name, NOTHING).weight > FAMILIAR
+    expected = math.log(line(node.fit.coef, typical)) + rho + learned.common + learned.apart.get(name, 0.0)
+    return math.log(seen.cycle_ms) - expected, node.rho.get(name, NOTHING).weight > FAMILIAR
 
 
 def line(coef: Vector, drawn: Vector) -> float:
@@ -589,7 +599,8 @@ def _learn_time(learned: Learned, answer: Answer, reading: Reading, trust: float
     if name == SERVER_NAME:
         server = server.moved(seen.drawn[2] - server.mean, weight, lean=0.0, cap=30.0)
     nodes = {**learned.nodes, key: Node(fit, {**node.rho, name: node_after})}
-    shapes = {**learned.shapes, load: Shape(shape_fit, {**shape.rho, name: load_after})}
+    aged = {n: Tally(t.mean, AGEING * t.weight) for n, t in shape.rho.items()}
+    shapes = {**learned.shapes, load: Shape(shape_fit, {**aged, name: load_after})}
     return Learned(
         nodes,
         shapes,
@@ -647,7 +658,22 @@ def _solved(total: Sums, prior: Vector, sd: Vector) -> Vector:
     )
     s, k, per_token, per_rejection = first
     s = max(s, 0.2 * scale)
-    return (s, max(k, -0.6 * s), max(per_token, 0.01 * s), max(per_rejection, 0.0))
+    k, per_token, per_rejection = (
+        max(k / s, -per_token / s),
+        max(per_token / s, 0.01),
+        max(per_rejection / s, 0.0),
+    )
+    if s == first[0] and k >= 0.0 and per_token > 0.01 and per_rejection > 0.0:
+        return first
+    # A bound holds (a cycle that drafts takes no less than one that does not): the scale again, for these ratios.
+    u0 = a + b * k + c * per_token + d * per_rejection
+    u1 = b + e * k + f * per_token + g * per_rejection
+    u2 = c + f * k + h * per_token + i * per_rejection
+    u3 = d + g * k + i * per_token + j * per_rejection
+    s = (y0 + k * y1 + per_token * y2 + per_rejection * y3) / (
+        u0 + k * u1 + per_token * u2 + per_rejection * u3
+    )
+    return (s, s * k, s * per_token, s * per_rejection)
 
 
 def _solve4(xx: tuple[float, ...], xy: Vector) -> Vector:

@@ -92,7 +92,8 @@ def _heard_baseline(
     node = estimator.node_of(answer.bucket, answer.load)
     if kept.alarm is not None and kept.alarm.node == node:
         name = kept.alarm.name
-        kept, shift = guard.explained(kept, reading.time_error, sd=learned.time_sd, number=number)
+        error = reading.time_error if reading.familiar else 0.0
+        kept, shift = guard.explained(kept, error, sd=learned.time_sd, number=number)
         if shift:
             learned = estimator.shifted(learned, shift, (answer.arm.name, name))
             reading = replace(reading, time_error=reading.time_error - shift)
@@ -106,19 +107,25 @@ def _heard_other(state: State, cell: Cell, answer: Answer, reading: Reading, num
     kept, name = state.guard, answer.arm.name
     if reading.familiar and name not in state.learned.unsure:
         where = (name, estimator.node_of(cell.bucket, cell.load))
-        kept = guard.listened(kept, where, reading.time_error, sd=state.learned.time_sd, number=number)
+        # Where p_min ends a draft differs from text to text, and cycle time with it.
+        sd = state.learned.time_sd * (1.0 if answer.arm.p_min == 0.0 else 3.0)
+        kept = guard.listened(kept, where, reading.time_error, sd=sd, number=number)
     price = price_by_text(state, state.learned, kept, cell)
     if price is None:
         return kept
     per_token = sum([p * w for p, w in zip(price, reading.posterior, strict=True)])
     took_ms = answer.timings.predicted_ms
     ref_ms = per_token * answer.timings.decode_tokens
-    sd = kept.prices[estimator.node_of(cell.bucket, cell.load)].sd(number)
-    entry = Account(ref_ms - took_ms, ref_ms, sd * ref_ms, (SAVING_NOISE * ref_ms) ** 2)
+    doubt = kept.prices[estimator.node_of(cell.bucket, cell.load)].sd(number)
+    entry = Account(ref_ms - took_ms, ref_ms, doubt * ref_ms, (SAVING_NOISE * ref_ms) ** 2)
     kept = _booked(kept, answer.bucket, entry)
     trials = kept.trials.get(cell) or credits_for(state, cell)
     heard = trials.get(answer.arm.name, NEW).heard(
-        math.log(ref_ms / took_ms), reading.seen.weight, number=number, delta=state.settings.delta, doubt=sd
+        math.log(ref_ms / took_ms),
+        reading.seen.weight,
+        number=number,
+        delta=state.settings.delta,
+        doubt=doubt,
     )
     trials = {**trials, answer.arm.name: heard}
     return replace(kept, trials={**kept.trials, cell: trials}, since_ms=kept.since_ms + ref_ms)

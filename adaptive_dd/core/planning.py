@@ -25,6 +25,9 @@ SORT_LIKELIHOODS = tuple(likelihood(centre, SORT_SD) for centre in SORT_CENTRES)
 # tokens), and at this upper quantile of an arm's cost.
 LONGER, TOKENS_GUESS, STRETCH = 1.25, 250.0, 1.3
 PLANS = len(SORTS) + 2
+# Until something pays, trials may be expected to cost this share of the baseline's time, and a third of c0: where
+# nothing can win, that is all that looking for it costs.
+THRIFT = 0.001
 
 
 def price_by_text(state: State, learned: Learned, kept: Guard, cell: Cell) -> Weights | None:
@@ -57,6 +60,8 @@ def planned(
     tokens = LONGER * (TOKENS_GUESS if length is None else length.mean)
     settings = state.settings
     may_try = settings.alpha > 0.0 or settings.c0_ms > 0.0
+    total = kept.total
+    spare = total.saved_ms + min(THRIFT, settings.alpha) * total.ref_ms + settings.c0_ms / 3.0
     new = list(old)
     for sort in sorts:
         text = product(texts, SORT_LIKELIHOODS[sort - 1]) if sort else texts
@@ -66,7 +71,7 @@ def planned(
             for arm, outlook, standing in zip(state.arms, outlooks, standings, strict=True)
         ]
         stakes = Stakes(
-            price, text, tokens, STRETCH, settings.margin, may_try, places=state.facts.arms is not None
+            price, text, tokens, STRETCH, settings.margin, may_try, places=state.facts.arms is not None, spare_ms=spare
         )
         new[sort] = policy.plan(candidates, stakes, stay=None if before is None else before.best.arm)
     return tuple(new)

@@ -139,6 +139,7 @@ class Stakes:
     margin     predicted gain below which the baseline stays
     may_try    False: proven arms and the baseline only
     places     whether arms are places, so that a plan must name them all
+    spare_ms   what a trial may be expected to cost against the baseline
     """
 
     price: Weights
@@ -148,6 +149,7 @@ class Stakes:
     margin: float
     may_try: bool
     places: bool = False
+    spare_ms: float = math.inf
 
 
 def plan(candidates: list[Candidate], stakes: Stakes, *, stay: Setting | None) -> Plan:
@@ -204,7 +206,8 @@ def _tries(best: Candidate, fit: list[Candidate], baseline: Candidate, stakes: S
     margin = stakes.margin if best is baseline else STAY
     scored = []
     for candidate in fit:
-        if candidate is not best:
+        toll_ms = (candidate.mean - baseline.mean) * stakes.tokens
+        if candidate is not best and toll_ms <= max(0.0, stakes.spare_ms):
             gain = math.log(best.mean / candidate.mean) - margin
             scored.append((expected_improvement(gain, candidate.sd), candidate))
     scored = sorted([s for s in scored if s[0] > LEAST_GAIN], key=lambda s: -s[0])[:TRIED_AT_ONCE]
