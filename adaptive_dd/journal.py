@@ -240,14 +240,15 @@ class StoredJournal:
                 self._say_once(f"an event cannot be written: {error}")
 
     def _commit(self, *, last: bool) -> None:
-        self._open()
-        assert self._store is not None
+        """Write what waits; an idle proxy touches no file."""
         due = {
             s for s in self._states if self._since[s] >= self._snapshot_events or (last and self._since[s])
         }
-        snapshots = self._snapshots(due | self._gaps)
-        if not self._rows and not snapshots:
+        if not self._rows and not due and not self._gaps & self._states.keys():
             return
+        self._open()  # may find gaps
+        assert self._store is not None
+        snapshots = self._snapshots(due | self._gaps)
         scopes = {row.deployment for row in self._rows} | {row.deployment for row in snapshots}
         self._store.write({s: self._deployments[s] for s in scopes}, self._rows, snapshots)
         self._position = self._store.position()

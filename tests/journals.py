@@ -57,13 +57,14 @@ ROWS = Frontier(
 )
 
 
-def play(engine: Engine, requests: int, *, seed: int = 1) -> None:
+def play(engine: Engine, requests: int, *, seed: int = 1, conversations: bool = False) -> None:
     """Requests whose answers depend on the setting that was sent: a cycle costs 20 ms and 2 ms a drafted token."""
     rng = random.Random(seed)
     for _ in range(requests):
         kind = Kind(rng.choice(("greedy", "sampled")))
         tokens_before, in_flight = rng.choice((900, 9000)), engine.in_flight + 1
-        context = Context(tokens_before, "counted", in_flight=in_flight, kind=kind)
+        talk = kind.sampling if conversations else ""
+        context = Context(tokens_before, "counted", in_flight=in_flight, kind=kind, conversation=talk)
         ticket = engine.begin(context)
         depth, chance = ticket.decision.arm.n_max or 0, 0.9 if kind.sampling == "greedy" else 0.4
         tokens, left, drafted, accepted, ms = 60 + rng.randrange(200), 0, 0, 0, 0.0

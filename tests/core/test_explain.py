@@ -43,6 +43,19 @@ def test_the_chances_of_a_cell_are_the_shares_with_which_decisions_come(learned:
     assert view.playing == max(set(drawn), key=drawn.count)
 
 
+def test_a_request_of_a_known_conversation_is_explained_by_what_that_promised() -> None:
+    engine = Engine(MemoryJournal(), HERE, settings=WORLD, frontier=ROWS)
+    engine.found(ServerFacts(Listens.HONOURS, cap=8))
+    play(engine, 300, conversations=True)
+    # A conversation of easy text that asks with the other kind: what it promised differs from its cell's usual text.
+    odd = Context(9000, "counted", kind=Kind("sampled"), conversation="greedy")
+    usual = Context(9000, "counted", kind=Kind("sampled"))
+    drawn = [controller.decide(engine.state, odd, rng_for(3, number)).arm for number in range(2000)]
+    for arm in decision_view(engine.state, odd).arms:
+        assert drawn.count(arm.setting) / 2000 == pytest.approx(arm.chance, abs=0.03)
+    assert decision_view(engine.state, odd).playing != decision_view(engine.state, usual).playing
+
+
 def test_a_learned_cell_plays_what_is_faster_and_says_so(learned: State) -> None:
     view = cell_of(learned, "greedy")
     played = view.arms[0]
@@ -66,6 +79,8 @@ def test_expected_and_observed_times_are_near_the_truth_of_the_world(learned: St
     assert baseline.expected_ms == pytest.approx(true_baseline, rel=0.1)
     assert best.expected_ms == pytest.approx(true_best, rel=0.12)
     assert best.expected_ms_low < best.expected_ms < best.expected_ms_high
+    for arm in view.arms:
+        assert arm.expected_gain == pytest.approx(1.0 - arm.expected_ms / baseline.expected_ms)
 
 
 def test_every_arm_that_is_not_played_says_why_not(learned: State) -> None:

@@ -102,6 +102,15 @@ def test_rows_of_the_frontier_stay_where_nothing_was_learned_and_go_where_someth
     assert every[0].setting == WORLD.baseline
 
 
+def test_a_row_of_the_very_kind_that_was_learned_about_goes() -> None:
+    kind = "greedy.free.chat"
+    boast = FrontierRow(16000, Setting(4, 0.25), 400.0, kind=kind)
+    measured = (*ROWS.rows, boast, FrontierRow(16000, WORLD.baseline, 40.0, kind=kind))
+    frozen = frozen_frontier(learned_state(300, replace(ROWS, rows=measured)), min_evidence=10_000)
+    assert boast not in frozen.frontier.rows
+    assert played(frozen.frontier, "greedy", 9000)[0] == WORLD.baseline
+
+
 def test_another_load_is_told_because_a_policy_file_knows_none() -> None:
     ticks = itertools.count(0, 10**9)
     engine = Engine(MemoryJournal(), HERE, settings=WORLD, frontier=ROWS, ticks_ns=lambda: next(ticks))
