@@ -353,12 +353,13 @@ def test_a_second_proxy_on_the_folder_serves_from_memory_and_says_so_in_one_line
     assert len([r for r in caplog.records if "another proxy" in r.message]) == 1
 
 
-def test_rows_of_the_other_proxy_make_a_gap_and_no_mixture(tmp_path: Path) -> None:
+@pytest.mark.parametrize("snapshot_events", [1, 250])
+def test_rows_of_the_other_proxy_make_a_gap_and_no_mixture(tmp_path: Path, snapshot_events: int) -> None:
     with journal_in(tmp_path) as first:
         one = Engine(first, HERE)
         traffic(one, 10)
         first.flush()
-        with journal_in(tmp_path) as second:
+        with journal_in(tmp_path, snapshot_events=snapshot_events) as second:
             two = Engine(second, HERE)
             traffic(two, 10)
             traffic(one, 3)
