@@ -73,7 +73,8 @@ def presets_ini(
     """A frontier as presets: what its ladder plays anywhere, its baseline, and off. Raises UsageError."""
     baseline = best_fixed(frontier) if frontier.baseline == SERVER else frontier.baseline
     baseline = OFF if baseline == SERVER else baseline
-    played = [rung.setting for rung in ladder(frontier, baseline=baseline)]
+    kinds = dict.fromkeys(["", *(row.kind for row in frontier.rows)])
+    played = [rung.setting for kind in kinds for rung in ladder(frontier, baseline=baseline, kind=kind)]
     settings = dict.fromkeys([baseline, OFF, *(arm for arm in played if arm != SERVER)])
     return presets.presets_ini(
         tuple(settings),

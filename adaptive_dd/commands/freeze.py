@@ -11,13 +11,16 @@ from typing import Annotated
 import typer
 
 from adaptive_dd import __version__
+from adaptive_dd.advise import llama_args, presets_ini
 from adaptive_dd.commands.inspect import choose_deployment
 from adaptive_dd.core.controller import State
+from adaptive_dd.core.domain import Frontier
 from adaptive_dd.core.freezing import MIN_EVIDENCE, Frozen, for_every_kind, frozen_frontier
 from adaptive_dd.core.frontier import Comparison, comparison, ladder, ladder_text
 from adaptive_dd.errors import StoreError, UsageError
 from adaptive_dd.files import write_atomically
 from adaptive_dd.frontier_file import dump_frontier
+from adaptive_dd.presets import SPEC_TYPES
 from adaptive_dd.reader import Reader
 
 
@@ -26,6 +29,8 @@ class Format(StrEnum):
 
     FRONTIER = "frontier"  # a frontier file with the evidence: for `serve --policy` and `--frontier`
     DD_POLICY = "dd-policy"  # the ladder string of the lab's own server
+    LLAMA_ARGS = "llama-args"  # the draft flags of the best fixed setting, for llama-server's command line
+    PRESETS = "presets"  # presets for llama-server's router mode: every setting that is played, and off
 
 
 def freeze(
@@ -35,7 +40,11 @@ def freeze(
         Path, typer.Option("--state-dir", envvar="ADAPTIVE_DD_STATE_DIR", help="Folder of the journal.")
     ] = Path("state"),
     form: Annotated[
-        Format, typer.Option("--format", help="A frontier file with its evidence, or a ladder string.")
+        Format,
+        typer.Option(
+            "--format",
+            help="A frontier file with its evidence, a ladder string, or llama-server flags or presets.",
+        ),
     ] = Format.FRONTIER,
     kind: Annotated[
         str,
@@ -49,6 +58,14 @@ def freeze(
         int | None,
         typer.Option("--deployment", help="Number of the deployment (default: the one used last)."),
     ] = None,
+    spec_type: Annotated[
+        str, typer.Option("--spec-type", help="For flags and presets: how to draft (default: as it was).")
+    ] = "",
+    draft: Annotated[str, typer.Option("--draft", help="For flags and presets: the draft model.")] = "",
+    model: Annotated[str, typer.Option("--model", help="For presets: the model.")] = "",
+    name: Annotated[
+        str, typer.Option("--name", help="For presets: the model's name for clients (default: the file's).")
+    ] = "",
 ) -> None:
     """Freeze what was learned to a policy file: proven settings only, the baseline everywhere else."""
     with closing(Reader(state_dir)) as reader:
@@ -57,13 +74,26 @@ def freeze(
     if state is None:
         raise StoreError(f"{state_dir}: the state of {which.upstream} cannot be read")
     frozen = frozen_frontier(state, min_evidence=min_evidence)
-    text = _text(frozen, form, kind)
+    if form in (Format.LLAMA_ARGS, Format.PRESETS):
+        how = spec_type or (which.spec_type if which.spec_type in SPEC_TYPES else "draft-simple")
+        text = _launched(frozen.frontier, form, spec_type=how, draft=draft, model=model, name=name)
+    else:
+        text = _text(frozen, form, kind)
     if str(out) == "-":
         typer.echo(text, nl=False)
     else:
         write_atomically(out, text)
     for line in _said(state, frozen, out):
         typer.echo(line, err=True)
+
+
+def _launched(frontier: Frontier, form: Format, *, spec_type: str, draft: str, model: str, name: str) -> str:
+    if form is Format.LLAMA_ARGS:
+        return llama_args(frontier, spec_type=spec_type, draft=draft) + "\n"
+    if not model:
+        raise UsageError("--model: not given; expected the model's file with --format presets")
+    public = name or Path(model).stem
+    return presets_ini(frontier, model=model, public=public, draft=draft, spec_type=spec_type)
 
 
 def _text(frozen: Frozen, form: Format, kind: str) -> str:

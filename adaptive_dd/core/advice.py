@@ -178,8 +178,8 @@ def from_frontier(
     prices: dict[Setting, dict[str, Price]] = defaultdict(dict)
     answers: dict[Setting, int] = defaultdict(int)
     for row in frontier.rows:
-        if row.tok_s <= 0.0:
-            continue
+        if row.tok_s <= 0.0 or (row.mark and row.setting != baseline):
+            continue  # a marked row makes no claim
         rate = 1000.0 / row.tok_s
         of_mean = (row.sd or 0.0) / math.sqrt(row.samples) if row.samples else 0.0
         prices[row.setting][f"{row.context_tokens} {row.kind}"] = Price(rate, rate * of_mean / row.tok_s)

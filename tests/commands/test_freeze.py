@@ -60,6 +60,32 @@ def test_a_ladder_string_for_the_labs_own_server_is_safe_for_every_kind_or_made_
     assert depth >= 5
 
 
+def test_flags_for_a_server_that_cannot_be_told_are_those_of_the_best_fixed_setting(state_dir: Path) -> None:
+    done = run_here("freeze", "--state-dir", str(state_dir), "--out", "-", "--format", "llama-args")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("--model-draft DRAFT.gguf --spec-type draft-simple --spec-draft-n-max ")
+    assert done.stdout.count("\n") == 1
+    mtp = ("--format", "llama-args", "--spec-type", "draft-mtp")
+    assert run_here("freeze", "--state-dir", str(state_dir), "--out", "-", *mtp).stdout.startswith(
+        "--spec-type draft-mtp"
+    )
+
+
+def test_presets_hold_every_setting_that_is_played_the_baseline_and_off(
+    state_dir: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "presets.ini"
+    flags = ("--format", "presets", "--model", "/m/gemma.gguf", "--draft", "/m/d.gguf")
+    done = run_here("freeze", "--state-dir", str(state_dir), "--out", str(out), *flags)
+    assert done.returncode == 0, done.stderr
+    sections = [line for line in out.read_text().splitlines() if line.startswith("[gemma@")]
+    assert sections[:2] == ["[gemma@n2-p0.0]", "[gemma@off]"]
+    assert len(sections) >= 3
+    refused = run_here("freeze", "--state-dir", str(state_dir), "--out", "-", "--format", "presets")
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert "--model" in refused.stderr
+
+
 def _rungs(text: str):  # type: ignore[no-untyped-def]
     from adaptive_dd.core.frontier import ladder
     from adaptive_dd.frontier_file import parse_ladder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -101,6 +102,12 @@ def test_a_calibration_is_weighed_by_the_traffic() -> None:
 def test_a_calibration_without_spread_is_taken_at_its_word() -> None:
     advice = from_frontier(frontier((1000, N2, 50.0), (1000, N4, 51.0), samples=None, sd=None), N2)
     assert (advice.best, advice.compared[0].sure) == (N4, 1.0)
+
+
+def test_a_row_that_makes_no_claim_makes_none_here() -> None:
+    found = frontier((1000, N2, 50.0), (1000, N4, 80.0))
+    marked = replace(found, rows=(found.rows[0], replace(found.rows[1], mark="too-noisy")))
+    assert (from_frontier(found, N2).best, from_frontier(marked, N2).best) == (N4, N2)
 
 
 def test_each_prompt_length_counts_for_the_measured_context_of_its_bucket() -> None:
