@@ -18,7 +18,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 from adaptive_dd.core.codec import CodecError, state_from_json, state_to_json
 from adaptive_dd.core.controller import State
@@ -122,7 +122,12 @@ class StoredJournal:
 
     def _resumed(self, deployment: Deployment) -> State | None:
         resumed = self._read(lambda reader: reader.resume(deployment), None)
-        return resumed.state if resumed is not None else self._salvaged(deployment)
+        if resumed is None:
+            return self._salvaged(deployment)
+        if resumed.notes:
+            # What follows begins anew, so that the next start need not find out the same again.
+            self._gaps.add(self._scope_of(deployment))
+        return cast(State | None, resumed.state)
 
     def _salvaged(self, deployment: Deployment) -> State | None:
         """The newest readable snapshot of a journal whose rows cannot be read."""

@@ -10,11 +10,13 @@ import subprocess
 import sys
 import threading
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from adaptive_dd.core import controller
 from adaptive_dd.core.controller import State
 from adaptive_dd.core.domain import Deployment
 from adaptive_dd.core.events import Abandoned, Event, Observed
@@ -105,6 +107,31 @@ def test_a_disk_that_hangs_at_the_end_delays_it_for_a_bounded_time(
     journal.close()
     assert "hangs" in caplog.text
     hanging.set()
+
+
+def test_after_a_formula_changed_the_journal_is_folded_again_once_and_not_at_every_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with journal_in(tmp_path, snapshot_events=10) as journal:
+        engine = Engine(journal, HERE)
+        for start in range(0, 40, 10):
+            traffic(engine, 10, start=start)
+            journal.flush()
+    whole = controller.apply
+
+    def changed(state: State, event: Event) -> State:
+        after = whole(state, event)
+        return replace(after, headroom_ms=after.headroom_ms + 1.0) if isinstance(event, Observed) else after
+
+    monkeypatch.setattr(controller, "apply", changed)
+    with journal_in(tmp_path) as journal:
+        again = Engine(journal, HERE)
+        assert "does not follow" in " ".join(journal.health()["notes"])
+        assert again.state.headroom_ms == pytest.approx(engine.state.headroom_ms + 1.0)
+        traffic(again, 5)
+    with journal_in(tmp_path) as journal:
+        assert Engine(journal, HERE).state == again.state
+        assert journal.health()["notes"] == []
 
 
 def test_a_clean_end_leaves_a_snapshot_so_the_next_start_folds_nothing(tmp_path: Path) -> None:
