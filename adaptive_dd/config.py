@@ -91,6 +91,7 @@ class Row(NamedTuple):
     """One setting. `expected` completes the sentence "expected ..."; `switch` marks a flag without a value.
 
     many: it may be given several times (in the environment: separated by spaces or semicolons); its value is a tuple.
+    short: another flag for the same setting, or empty.
     """
 
     default: Any
@@ -99,6 +100,7 @@ class Row(NamedTuple):
     help: str
     switch: bool = False
     many: bool = False
+    short: str = ""
 
 
 _SWITCH = "true or false"
@@ -171,6 +173,7 @@ SETTINGS: Mapping[str, Row] = {
         _number(0.0, 86400.0),
         "seconds, 0 to 86400",
         "Decode seconds that learning may cost on top of alpha, once.",
+        short="--c0",
     ),
     "delta": Row(
         0.05,

@@ -79,6 +79,10 @@ def test_an_upstream_that_is_the_proxy_itself_is_refused(tmp_path: Path) -> None
         (("--upstream", "http://127.0.0.1:9", "--baseline", "4"), "baseline"),
         (("--upstream", "http://127.0.0.1:9", "--frontier", "no-such-file.json"), "no-such-file.json"),
         (("--upstream", "http://127.0.0.1:9", "--mode", "frozen"), "--policy"),
+        (
+            ("--upstream", "http://127.0.0.1:9", "--c0", "-3"),
+            "c0_s: '-3' (--c0-s) is wrong; expected seconds",
+        ),
     ],
 )
 def test_a_bad_start_is_one_line_and_exit_code_2(flags: tuple[str, ...], part: str, tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ def _parameter(name: str, row: Row) -> inspect.Parameter:
     shown = "off" if row.default is False else "on" if row.default is True else str(row.default)
     text = f"{row.help} [{env_of(name)}; default: {shown or 'none'}]"
     annotation: Any = bool | None if row.switch else list[str] | None if row.many else str | None
-    option = typer.Option(None, flag_of(name), help=text, show_default=False)
+    names = [flag_of(name), row.short] if row.short else [flag_of(name)]
+    option = typer.Option(None, *names, help=text, show_default=False)
     if row.switch:
         option = typer.Option(
             None, f"{flag_of(name)}/--no-{flag_of(name)[2:]}", help=text, show_default=False
