@@ -68,16 +68,19 @@ class Run:
 
 
 @contextlib.contextmanager
-def policies(server: RealServer, frontier: str) -> Iterator[list[Policy]]:
-    """Every policy, ready; the proxies have found out what the server does."""
+def policies(server: RealServer, frontier: str, skipped: Sequence[str] = ()) -> Iterator[list[Policy]]:
+    """Every policy, ready, but for the skipped ones."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
-        made = [Policy(f"fixed {name}", server.url, parse_setting(name)) for name in FIXED]
+        fixed = [name for name in FIXED if name not in skipped]
+        made = [Policy(f"fixed {name}", server.url, parse_setting(name)) for name in fixed]
         for name, flags in {
             "static frontier": ("--mode", "static", "--frontier", frontier),
             "adaptive from nothing": ("--mode", "adaptive"),
             "adaptive from the frontier": ("--mode", "adaptive", "--frontier", frontier),
         }.items():
+            if name in skipped:
+                continue
             # Probing has tests of its own; here it would only put three more minutes before the first request.
             known = ("--no-probe", "--cap", str(LAUNCH_N))
             proxy = stack.enter_context(proxying(server.url, folder / name.replace(" ", "-"), *flags, *known))
@@ -85,14 +88,24 @@ def policies(server: RealServer, frontier: str) -> Iterator[list[Policy]]:
         yield made
 
 
-def play(server: RealServer, frontier: str, *, count: int, tokens: int, seed: int, minutes: float) -> Run:
+def play(
+    server: RealServer,
+    frontier: str,
+    *,
+    count: int,
+    tokens: int,
+    seed: int,
+    minutes: float,
+    skipped: Sequence[str] = (),
+) -> Run:
     """Play the workload until it is done or the time is up; whole sessions only."""
     order, played, began_s = random.Random(seed), [], time.monotonic()
-    with policies(server, frontier) as made:
+    with policies(server, frontier, skipped) as made:
         warm = next(iter(workload(5, tokens=tokens, seed=seed + 1)))
-        for policy in made[: len(FIXED)]:
-            policy.play(warm[0])
-            policy.decode_ms.clear()
+        for policy in made:
+            if policy.proxy is None:
+                policy.play(warm[0])
+                policy.decode_ms.clear()
         for session in workload(count, tokens=tokens, seed=seed):
             for policy in order.sample(made, len(made)):
                 for request in session:
@@ -140,7 +153,7 @@ def last_half(sessions: Sequence[Sequence[Request]]) -> list[Request]:
 def as_markdown(run: Run, frontier: str) -> str:
     """The report: machine, totals, kinds, ratios."""
     everything = [request for session in run.sessions for request in session]
-    fixed = run.policies[: len(FIXED)]
+    fixed = [policy for policy in run.policies if policy.proxy is None]
     best = min(fixed, key=lambda policy: total_s(policy, everything))
     kinds = sorted({request.kind for request in everything})
     lines = [
@@ -204,6 +217,9 @@ def main() -> None:
     asked.add_argument("--tokens", type=int, default=32, help="length of each answer")
     asked.add_argument("--seed", type=int, default=1)
     asked.add_argument("--minutes", type=float, default=120.0, help="stop after the session under way then")
+    asked.add_argument(
+        "--skip", action="append", default=[], help=f"a policy to leave out, such as {FIXED[-1]}"
+    )
     asked.add_argument("--frontier", required=True, help="a frontier file or a ladder string")
     asked.add_argument("--write", action="store_true", help="write the table into docs/benchmarks.md")
     asked.add_argument("--raw", type=Path, help="also write every decode time, as JSON")
@@ -220,6 +236,7 @@ def main() -> None:
             tokens=told.tokens,
             seed=told.seed,
             minutes=told.minutes,
+            skipped=told.skip,
         )
     text = as_markdown(run, named)
     print("\n" + text)
