@@ -18,19 +18,17 @@ from typing import Protocol
 
 from adaptive_dd import __version__
 from adaptive_dd.calibration_log import CalibrationLog, journal_path
-from adaptive_dd.core.domain import SERVER, Frontier, Listens, ServerFacts, Setting, Timings
-from adaptive_dd.core.identity import Identity
+from adaptive_dd.calibration_target import Target, meet
+from adaptive_dd.core.domain import SERVER, Frontier, Listens, Setting, Timings
 from adaptive_dd.core.measure import Block, Plan, Record, missing, next_block, rows, spent, wide_grid
 from adaptive_dd.core.standing import CLAIM_CONFIDENCE, Place, Sample
-from adaptive_dd.core.verdict import DOES
-from adaptive_dd.core.wire import parse_timings, setting_fields
+from adaptive_dd.core.wire import parse_timings
 from adaptive_dd.errors import StoreError, UpstreamError, UsageError
 from adaptive_dd.exact_prompts import Cutter, Shelf
 from adaptive_dd.files import write_atomically
 from adaptive_dd.frontier_file import dump_frontier
-from adaptive_dd.probe import Headers, idle_slot, probe
 from adaptive_dd.upstream import Upstream
-from adaptive_dd.watch import auth, look
+from adaptive_dd.watch import auth
 
 # Sampling fields of each kind; without a kind the server samples as it was launched.
 KINDS: Mapping[str, Mapping[str, object]] = {
@@ -42,8 +40,6 @@ KINDS: Mapping[str, Mapping[str, object]] = {
 PRIMING_TOKENS = 8
 # Room for an answer, the server's own reserve included.
 RESERVE_TOKENS = 16
-# The slowest answer worth waiting for: a long prompt on a slow machine takes minutes before its first token.
-ANSWER_S = 3600.0
 BUSY_WAIT_S, BUSY_LOOK_S = 120.0, 1.0
 # As the server counts, a prompt may be this much off.
 LENGTH_SHARE = 0.01
@@ -89,14 +85,6 @@ class View(Protocol):
         """It is over."""
 
 
-@dataclass(frozen=True, slots=True)
-class Server:
-    """The server as found before measuring."""
-
-    who: Identity
-    facts: ServerFacts
-
-
 async def calibrate(job: Job, view: View) -> Frontier:
     """Measure, write `job.out`, and give the frontier.
 
@@ -134,119 +122,77 @@ def _check_output(out: Path) -> None:
 
 @dataclass(slots=True)
 class _Calibration:
-    """One run; `headers` and `slot` are those of all its requests."""
+    """One run."""
 
     job: Job
     view: View
     upstream: Upstream
-    slot: int | None = None
-
-    @property
-    def headers(self) -> Headers:
-        return auth(self.job.api_key)
 
     async def run(self) -> Frontier:
         job = self.job
-        who = await self._identity()
-        await self._refuse_if_busy(who)
-        server = Server(who, await self._facts(who))
-        plan = plan_of(job, server)
-        log = CalibrationLog(journal_path(job.out), key_of(job, plan, server))
+        target = await meet(
+            self.upstream,
+            auth(job.api_key),
+            longest_tokens=max(job.contexts) + job.tokens + RESERVE_TOKENS,
+            launch_setting=job.launch_setting,
+            say=self.view.note,
+        )
+        plan = plan_of(job, target)
+        log = CalibrationLog(journal_path(job.out), key_of(job, plan, target))
         if log.record.samples:
             self.view.note(f"continuing: {len(log.record.samples)} answers were measured before")
         try:
-            await self._measure(plan, log, server)
+            await self._measure(plan, log, target)
         except BaseException as error:
-            self._keep(plan, log, server, error)
+            self._keep(plan, log, target, error)
             raise
-        frontier = frontier_of(job, plan, log.record, server)
+        frontier = frontier_of(job, plan, log.record, target)
         write_atomically(job.out, dump_frontier(frontier))
         log.remove()
         return frontier
 
-    def _keep(self, plan: Plan, log: CalibrationLog, server: Server, error: BaseException) -> None:
+    def _keep(self, plan: Plan, log: CalibrationLog, target: Target, error: BaseException) -> None:
         """Write the file from what there is, and say where the journal lies."""
-        frontier = frontier_of(self.job, plan, log.record, server, complete=False)
+        frontier = frontier_of(self.job, plan, log.record, target, complete=False)
         if frontier.rows and not isinstance(error, StoreError):
             write_atomically(self.job.out, dump_frontier(frontier))
         count = len(log.record.samples)
         self.view.note(f"stopped after {count} answers, kept in {log.path}; the same command continues")
 
-    # --- before measuring
-
-    async def _identity(self) -> Identity:
-        sight = await look(self.upstream, self.headers)
-        if sight.who is None:
-            raise UpstreamError(f"{self.upstream.base_url}: {sight.why or 'does not answer'}")
-        who = sight.who
-        if who.router:
-            raise UsageError(
-                f"{self.upstream.base_url} is a router over several models; calibrate a server behind it"
-            )
-        longest = max(self.job.contexts)
-        if who.n_ctx is not None and longest + self.job.tokens + RESERVE_TOKENS > who.n_ctx:
-            room = who.n_ctx - self.job.tokens - RESERVE_TOKENS
-            raise UsageError(
-                f"--contexts: {longest} is beyond the server's {who.n_ctx} tokens per slot; "
-                f"expected at most {room} with {self.job.tokens} generated tokens"
-            )
-        return who
-
-    async def _refuse_if_busy(self, who: Identity) -> None:
-        slot = await idle_slot(self.upstream, who, self.headers)
-        if slot is False:
-            raise UpstreamError(
-                f"{self.upstream.base_url} is busy with other requests; calibrate when it is idle"
-            )
-        self.slot = slot
-
-    async def _facts(self, who: Identity) -> ServerFacts:
-        """What the server does with settings; raises UsageError where that is nothing to calibrate by."""
-        if self.job.launch_setting is not None:
-            return ServerFacts(Listens.IGNORES, self.job.launch_setting.n_max, None, who.spec_type, who.slots)
-        self.view.note("asking the server what it does with per-request settings")
-        found = await probe(self.upstream, who, [], nonce=time.time_ns() & 0x7FFFFFFF, headers=self.headers)
-        listens = found.facts.listens
-        if listens in (Listens.HONOURS, Listens.LOWERS_N):
-            return found.facts
-        if listens is Listens.UNKNOWN:
-            raise UpstreamError(f"{self.upstream.base_url}: {found.trouble or DOES[listens]}")
-        raise UsageError(
-            f"{self.upstream.base_url} {DOES[listens]}, so settings cannot be compared on it; measure one launch after "
-            "another with --launch-setting n2,p0.0 and join them with `adaptive-dd frontier merge`, "
-            "or serve launch settings as aliases (`adaptive-dd presets`, `serve --actuator presets`)"
-        )
-
     # --- measuring
 
-    async def _measure(self, plan: Plan, log: CalibrationLog, server: Server) -> None:
+    async def _measure(self, plan: Plan, log: CalibrationLog, target: Target) -> None:
         while (block := next_block(plan, log.record)) is not None:
             if not log.record.blocks or block != log.record.blocks[-1]:
                 log.begin(block)
-            await self._block(plan, log, server, block)
+            await self._block(plan, log, target, block)
 
-    async def _block(self, plan: Plan, log: CalibrationLog, server: Server, block: Block) -> None:
+    async def _block(self, plan: Plan, log: CalibrationLog, target: Target, block: Block) -> None:
         started = time.monotonic()
         sorts = self.job.shelf.sorts
         sort = sorts[block.number % len(sorts)]
         number = block.number // len(sorts) * 1000 + plan.places.index(block.place)
-        cutter = Cutter(self.upstream, self.headers, server.who.ask_as)
+        cutter = Cutter(self.upstream, target.headers, target.model_to_name)
         tokens = await cutter.prompt(self.job.shelf, sort, number, block.place.context_tokens)
-        deepest = max((s for s in block.settings), key=lambda s: s.order)
-        await self._answer(server, block, deepest, tokens, PRIMING_TOKENS)
+        if not target.aliases:
+            await self._answer(
+                target, block, max(block.settings, key=lambda s: s.order), tokens, PRIMING_TOKENS
+            )
         for setting in missing(block, log.record):
             if block.number > 0 and spent(plan, log.record, block.place):
                 return
-            await self._wait_until_idle(server.who)
-            timings = await self._answer(server, block, setting, tokens, self.job.tokens)
+            await self._wait_until_idle(target)
+            if target.aliases:  # a server for each setting: each reads the prompt itself
+                await self._answer(target, block, setting, tokens, PRIMING_TOKENS)
+            timings = await self._answer(target, block, setting, tokens, self.job.tokens)
             wall_ms, started = 1000.0 * (time.monotonic() - started), time.monotonic()
             log.add(Sample(block.place, block.number, setting, timings, wall_ms, sort))
             self.view.moved(plan, log.record)
 
-    async def _wait_until_idle(self, who: Identity) -> None:
+    async def _wait_until_idle(self, target: Target) -> None:
         """Another request under way would be measured with ours. Raises UpstreamError where it does not end."""
         until = time.monotonic() + BUSY_WAIT_S
-        while await idle_slot(self.upstream, who, self.headers) is False:
+        while await target.busy():
             if time.monotonic() > until:
                 raise UpstreamError(
                     f"{self.upstream.base_url} became busy with other requests; calibrate when it is idle"
@@ -254,10 +200,9 @@ class _Calibration:
             await asyncio.sleep(BUSY_LOOK_S)
 
     async def _answer(
-        self, server: Server, block: Block, setting: Setting, tokens: list[int], predict: int
+        self, target: Target, block: Block, setting: Setting, tokens: list[int], predict: int
     ) -> Timings:
         """One answer's timings. A setting that the server refuses gives timings without tokens, and a note."""
-        fields = {} if self.job.launch_setting is not None else setting_fields(setting)
         body = {
             "prompt": tokens,
             "n_predict": predict,
@@ -266,12 +211,9 @@ class _Calibration:
             "stream": False,
             "seed": self.job.seed + block.number,
             **KINDS[block.place.kind],
-            **({"model": server.who.ask_as} if server.who.ask_as else {}),
-            **({"id_slot": self.slot} if self.slot is not None else {}),
-            **fields,
         }
-        status, found = await self.upstream.ask("POST", "/completion", body, self.headers, timeout_s=ANSWER_S)
-        if 400 <= status < 500 and fields:
+        status, found = await target.ask(body, setting)
+        if 400 <= status < 500 and setting != SERVER and not target.launched:
             self.view.note(f"{setting} at {block.place}: the server refused it ({status})")
             return Timings(0, 0.0, 0, 0.0)
         timings = parse_timings(found.get("timings")) if isinstance(found, Mapping) else "no JSON"
@@ -290,13 +232,13 @@ class _Calibration:
 # --- plan and file -------------------------------------------------------------------------------------------
 
 
-def plan_of(job: Job, server: Server) -> Plan:
+def plan_of(job: Job, target: Target) -> Plan:
     """The plan for this server. Raises UsageError for settings above the cap."""
     budget_ms = None if job.budget_s is None else 1000.0 * job.budget_s
     if job.launch_setting is not None:
         answers = job.answers or 16
         return Plan(job.places, (), job.launch_setting, budget_ms, answers, job.margin, job.seed)
-    known = job.cap if job.cap is not None else server.facts.cap
+    known = job.cap if job.cap is not None else target.facts.cap
     cap = UNKNOWN_CAP if known is None else known
     for setting in (*(job.settings or ()), job.baseline):
         if (setting.n_max or 0) > cap:
@@ -304,17 +246,32 @@ def plan_of(job: Job, server: Server) -> Plan:
                 f"--settings: {setting} is above the cap {cap}; expected at most n{cap}, or a larger --cap"
             )
     levels: tuple[float | None, ...] = (
-        (None,) if server.facts.listens is Listens.LOWERS_N else (0.0, 0.3, 0.6)
+        (None,) if target.facts.listens is Listens.LOWERS_N else (0.0, 0.3, 0.6)
     )
     grid = wide_grid(cap, levels) if job.settings is None else job.settings
+    if target.aliases:
+        grid = _preset_grid(job, target)
     return Plan(job.places, grid, job.baseline, budget_ms, job.answers, job.margin, job.seed)
 
 
-def key_of(job: Job, plan: Plan, server: Server) -> dict[str, object]:
+def _preset_grid(job: Job, target: Target) -> tuple[Setting, ...]:
+    """The settings that there are presets for. Raises UsageError where one that was asked for is missing."""
+    there = tuple(sorted((s for s in target.aliases if s != SERVER), key=lambda s: s.order))
+    for setting in (*(job.settings or ()), job.baseline):
+        if setting not in target.aliases:
+            shown = ", ".join(str(s) for s in there)
+            raise UsageError(
+                f"{setting} is no preset that is loaded; expected of --settings and --baseline: {shown}"
+            )
+    alike = {s for s in there if job.baseline == SERVER and target.aliases[s] == target.aliases[SERVER]}
+    return tuple(s for s in (job.settings or there) if s not in alike)
+
+
+def key_of(job: Job, plan: Plan, target: Target) -> dict[str, object]:
     """What makes two calibrations the same one: not the budget, which may be raised to go on."""
     return {
-        "model": server.who.model,
-        "build": server.who.build,
+        "model": target.who.model,
+        "build": target.who.build,
         "contexts": list(job.contexts),
         "kinds": list(job.kinds),
         "settings": [str(s) for s in plan.settings],
@@ -326,7 +283,7 @@ def key_of(job: Job, plan: Plan, server: Server) -> dict[str, object]:
     }
 
 
-def frontier_of(job: Job, plan: Plan, record: Record, server: Server, *, complete: bool = True) -> Frontier:
+def frontier_of(job: Job, plan: Plan, record: Record, target: Target, *, complete: bool = True) -> Frontier:
     """The frontier that a record proves, with all that a reader of it should know."""
     found = rows(plan, record)
     if job.launch_setting is not None:
@@ -334,8 +291,8 @@ def frontier_of(job: Job, plan: Plan, record: Record, server: Server, *, complet
     about = {
         "date": datetime.now(UTC).date().isoformat(),
         "version": __version__,
-        "slots": str(server.facts.slots),
-        "spec_type": server.facts.spec_type,
+        "slots": str(target.facts.slots),
+        "spec_type": target.facts.spec_type,
         "prompts": f"{job.shelf.name} ({', '.join(job.shelf.sorts[:6])})",
         "cache": cache_use(record),
         "interval": f"gain_low and gain_high are each missed with probability {1.0 - CLAIM_CONFIDENCE:.1%}",
@@ -346,9 +303,9 @@ def frontier_of(job: Job, plan: Plan, record: Record, server: Server, *, complet
     return Frontier(
         rows=found,
         baseline=plan.baseline,
-        model=Path(server.who.model).name,
-        build=server.who.build,
-        cap=job.cap if job.cap is not None else server.facts.cap,
+        model=Path(target.who.model).name,
+        build=target.who.build,
+        cap=job.cap if job.cap is not None else target.facts.cap,
         generated_tokens=job.tokens,
         about=tuple((name, value) for name, value in about.items() if value),
     )

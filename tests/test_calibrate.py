@@ -20,7 +20,7 @@ from adaptive_dd.core.measure import Plan, Record
 from adaptive_dd.errors import InputFileError, StoreError, UpstreamError, UsageError
 from adaptive_dd.exact_prompts import Generated, read_texts
 from adaptive_dd.frontier_file import load_frontier
-from tests.timed_llama import TimedLlama
+from tests.timed_llama import TimedLlama, TimedRouter
 
 GRID = tuple(parse_setting(text) for text in ("n0", "n1,p0.0", "n2,p0.0", "n4,p0.0", "n8,p0.0"))
 BASE = Setting(2, 0.0)
@@ -182,6 +182,39 @@ def test_a_server_that_ignores_fields_can_be_measured_one_launch_at_a_time(tmp_p
     assert not any(k.startswith("speculative") for body in llama.bodies for k in body)
 
 
+# --- routers
+
+
+def test_a_router_with_presets_is_calibrated_by_its_aliases(tmp_path: Path) -> None:
+    router = TimedRouter(build="b11434")
+    frontier, _ = run(router, tmp_path / "f.json", settings=None, contexts=(64,), answers=40)
+    assert [str(row.setting) for row in frontier.rows] == ["n0", "n2,p0.0", "n8,p0.0"]
+    assert [str(c.best.row.setting) if c.best else "" for c in comparison(frontier)] == ["n8,p0.0"]
+    assert (frontier.model, frontier.build, frontier.cap) == ("gemma", "b11434", 8)
+    assert "read once" in dict(frontier.about)["cache"]
+    assert not any(k.startswith("speculative") for body in router.bodies for k in body)
+
+
+def test_the_baseline_server_of_a_router_is_the_preset_that_it_plays_by_itself(tmp_path: Path) -> None:
+    router = TimedRouter()
+    frontier, _ = run(router, tmp_path / "f.json", settings=None, baseline=SERVER, contexts=(64,), answers=40)
+    assert {str(row.setting) for row in frontier.rows} == {"server", "n0", "n8,p0.0"}
+    assert frontier.baseline == SERVER
+
+
+def test_a_setting_that_no_preset_plays_is_refused(tmp_path: Path) -> None:
+    said = refused(TimedRouter(), tmp_path / "f.json", UsageError)
+    assert (
+        "n1,p0.0 is no preset that is loaded; expected of --settings and --baseline: n0, n2,p0.0, n8,p0.0"
+        in said
+    )
+
+
+def test_a_router_without_loaded_presets_is_refused(tmp_path: Path) -> None:
+    assert "presets loaded are none" in refused(TimedRouter(resident=False), tmp_path / "f.json", UsageError)
+    assert "without presets of ours" in refused(TimedRouter(settings=()), tmp_path / "f.json", UsageError)
+
+
 # --- what is refused, before anything is measured
 
 
@@ -215,7 +248,9 @@ def test_a_server_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 def test_a_context_beyond_the_servers_is_refused(tmp_path: Path) -> None:
     said = refused(TimedLlama(n_ctx=300), tmp_path / "f.json", UsageError)
-    assert "--contexts: 256 is beyond the server's 300 tokens per slot; expected at most 220" in said
+    assert said.startswith(
+        "--contexts: the longest, with its answer, takes 336 tokens, which is beyond the server's 300"
+    )
 
 
 def test_a_setting_above_the_cap_is_refused(tmp_path: Path) -> None:

@@ -76,6 +76,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("replicas",),
     ("router",),
     ("chooser", "watch", "seams", "tend"),
+    ("calibration_target",),
     (
         "proxy",
         "admin",

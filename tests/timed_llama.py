@@ -76,3 +76,50 @@ class TimedLlama(FakeLlama):
             "predicted_n": tokens, "predicted_ms": ms,
         }  # fmt: skip
         return found | ({"draft_n": drafted, "draft_n_accepted": accepted} if drafted else {})
+
+
+@dataclass
+class TimedRouter(TimedLlama):
+    """A router with a preset for each setting, as `adaptive-dd presets` makes them; request fields do nothing."""
+
+    settings: tuple[str, ...] = ("off", "n2-p0.0", "n8-p0.0")
+    public: str = "gemma"
+    honours: frozenset[str] = frozenset()
+    resident: bool = True
+    _cached_by: dict[str, list[int]] = field(default_factory=dict)
+
+    def answer(self, method: str, path: str, body: Any, headers: Mapping[str, str]) -> tuple[int, object]:
+        if path == "/props":
+            return 200, {"role": "router", "build_info": self.build}
+        if path.startswith("/props?model="):
+            return 200, self.props()
+        if path == "/models":
+            return 200, {"data": [self._entry(setting) for setting in self.settings]}
+        if path == "/tokenize" and body.get("model") not in self._names():
+            return 400, {"error": {"code": 400, "message": "model not found"}}
+        return super().answer(method, path, body, headers)
+
+    def _names(self) -> list[str]:
+        return [f"{self.public}@{setting}" for setting in self.settings]
+
+    def _entry(self, setting: str) -> dict[str, object]:
+        status = {"value": "loaded" if self.resident else "unloaded", "args": ["--spec-type", "draft-simple"]}
+        if setting == "off":
+            status["args"] = ["--spec-type", "none"]
+        home = [self.public] if setting == self.settings[1] else []
+        return {"id": f"{self.public}@{setting}", "aliases": home, "status": status}
+
+    def complete(self, body: dict[str, Any]) -> tuple[int, object]:
+        alias = body.get("model", "")
+        if alias not in self._names():
+            return 400, {"error": {"code": 400, "message": "model not found"}}
+        self._cached = self._cached_by.get(alias, [])
+        found = super().complete({**body, "speculative.n_max": _depth(alias)})
+        self._cached_by[alias] = body["prompt"]
+        self.bodies[-1] = body
+        return found
+
+
+def _depth(alias: str) -> int:
+    token = alias.partition("@")[2]
+    return 0 if token == "off" else int(re.match(r"n(\d+)", token)[1])  # type: ignore[index]

@@ -96,6 +96,8 @@ TRIALS = (
     Trial("row-by-row", server(50.0, 90.0, 0.35, 1.047), MIXED, baseline=Setting(1, 0.0)),
     # 5% from answer to answer, one in fifty disturbed
     Trial("noisy", server(20.0, 40.0, 1.0, 0.17, noise_request=0.05, outliers=0.02), MIXED),
+    # hardly anything to be had: 2 to 3% from one p_min alone, at the edge of what 200 answers can prove
+    Trial("small-gain", server(20.0, 40.0, 1.0, 0.2, cliffs={3: 0.5}), WORDS),
     # the baseline is the best: a cliff right behind it
     Trial("baseline-best", server(20.0, 40.0, 1.0, 0.1, cliffs={3: 0.9}, draft_step=0.1), MIXED),
 )  # fmt: skip
