@@ -20,7 +20,7 @@ from adaptive_dd import __version__
 from adaptive_dd.core.domain import Listens, Mode
 from adaptive_dd.core.events import Abandoned
 from adaptive_dd.engine import RECENT, Engine, Record
-from adaptive_dd.metrics import Metrics
+from adaptive_dd.metrics import Metrics, show_standing
 
 # What the server does with draft settings, in a sentence for people.
 LISTENS_TEXT: Mapping[Listens, str] = {
@@ -52,6 +52,7 @@ class Panel:
     journal_health   the store's own words, such as {"ok": True}
     state_view       the learned policy as JSON-able values
     frozen_policy    the policy as `freeze` would write it now, with its notes
+    before_scrape    brings the gauges up to date
     """
 
     engine: Engine
@@ -61,6 +62,7 @@ class Panel:
     state_view: Callable[[Engine], Mapping[str, Any]] = lambda engine: {"summary": {}, "cells": []}
     frozen_policy: Callable[[Engine], Mapping[str, Any]] = lambda engine: {}
     notes: list[str] = field(default_factory=list)
+    before_scrape: Callable[[], None] = lambda: None
 
 
 class FreezeBody(BaseModel):
@@ -184,6 +186,8 @@ def admin_app(panel: Panel) -> FastAPI:
 
     @app.get("/_dd/metrics")
     async def _metrics() -> Response:
+        panel.before_scrape()
+        show_standing(panel.metrics, panel.engine.state, panel.engine.in_flight)
         return Response(panel.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     @app.post("/_dd/freeze", dependencies=[Depends(_same_origin)])

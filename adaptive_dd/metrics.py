@@ -10,6 +10,12 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from adaptive_dd.core.domain import Outcome
+
+from adaptive_dd.core.events import Abandoned, Observed
+from adaptive_dd.core.explain import budget
+from adaptive_dd.core.state import State
+
 
 class Metric(NamedTuple):
     """What a metric counts. labels: the label names it must be given."""
@@ -93,6 +99,18 @@ class Metrics:
         """The current value, 0 where nothing was counted."""
         return self._values.get(self._key(name, labels), 0.0)
 
+    def count_outcome(self, outcome: Outcome) -> None:
+        """Count how a generating request ended, and what its timings say."""
+        self.inc("outcomes_total", status=outcome.status.value)
+        if outcome.rejected:
+            self.inc("samples_rejected_total", why=outcome.rejected)
+        if outcome.timings is not None:
+            timings = outcome.timings
+            self.inc("drafted_tokens_total", timings.draft_n)
+            self.inc("accepted_tokens_total", timings.draft_n_accepted)
+            self.inc("decoded_tokens_total", timings.predicted_n)
+            self.inc("decode_seconds_total", timings.predicted_ms / 1000.0)
+
     def render(self) -> str:
         """The Prometheus text exposition format."""
         lines: list[str] = []
@@ -106,3 +124,29 @@ class Metrics:
                 pairs = ",".join(f'{k}="{_escape(v)}"' for k, v in zip(metric.labels, values, strict=True))
                 lines.append(f"{PREFIX}{name}{{{pairs}}} {value!r}" if pairs else f"{PREFIX}{name} {value!r}")
         return "\n".join(lines) + "\n"
+
+
+def count_ending(metrics: Metrics, event: Observed | Abandoned) -> None:
+    """How one generating request ended, and what its timings add up to."""
+    if isinstance(event, Abandoned):
+        metrics.inc("outcomes_total", status=event.why)
+        return
+    outcome = event.outcome
+    metrics.inc("outcomes_total", status=outcome.status.value)
+    if outcome.rejected:
+        metrics.inc("samples_rejected_total", why=outcome.rejected)
+    if outcome.timings is not None:
+        metrics.inc("drafted_tokens_total", outcome.timings.draft_n)
+        metrics.inc("accepted_tokens_total", outcome.timings.draft_n_accepted)
+        metrics.inc("decoded_tokens_total", outcome.timings.predicted_n)
+        metrics.inc("decode_seconds_total", outcome.timings.predicted_ms / 1000.0)
+
+
+def show_standing(metrics: Metrics, state: State, in_flight: int) -> None:
+    """The gauges that a state answers by itself; for a scrape, because one of them is a sum over everything."""
+    metrics.set("in_flight", in_flight)
+    metrics.clear("server_listens")
+    metrics.set("server_listens", 1.0, listens=state.facts.listens.value)
+    account = budget(state)
+    metrics.set("saved_seconds", account.saved_ms / 1000.0)
+    metrics.set("budget_seconds", account.headroom_ms / 1000.0)
