@@ -52,7 +52,6 @@ class Panel:
     journal_health   the store's own words, such as {"ok": True}
     state_view       the learned policy as JSON-able values
     frozen_policy    the policy as `freeze` would write it now, with its notes
-    before_scrape    brings the gauges up to date
     """
 
     engine: Engine
@@ -62,7 +61,6 @@ class Panel:
     state_view: Callable[[Engine], Mapping[str, Any]] = lambda engine: {"summary": {}, "cells": []}
     frozen_policy: Callable[[Engine], Mapping[str, Any]] = lambda engine: {}
     notes: list[str] = field(default_factory=list)
-    before_scrape: Callable[[], None] = lambda: None
 
 
 class FreezeBody(BaseModel):
@@ -186,7 +184,6 @@ def admin_app(panel: Panel) -> FastAPI:
 
     @app.get("/_dd/metrics")
     async def _metrics() -> Response:
-        panel.before_scrape()
         show_standing(panel.metrics, panel.engine.state, panel.engine.in_flight)
         return Response(panel.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
 

@@ -10,8 +10,6 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from adaptive_dd.core.domain import Outcome
-
 from adaptive_dd.core.events import Abandoned, Observed
 from adaptive_dd.core.explain import budget
 from adaptive_dd.core.state import State
@@ -98,18 +96,6 @@ class Metrics:
     def value(self, name: str, **labels: str) -> float:
         """The current value, 0 where nothing was counted."""
         return self._values.get(self._key(name, labels), 0.0)
-
-    def count_outcome(self, outcome: Outcome) -> None:
-        """Count how a generating request ended, and what its timings say."""
-        self.inc("outcomes_total", status=outcome.status.value)
-        if outcome.rejected:
-            self.inc("samples_rejected_total", why=outcome.rejected)
-        if outcome.timings is not None:
-            timings = outcome.timings
-            self.inc("drafted_tokens_total", timings.draft_n)
-            self.inc("accepted_tokens_total", timings.draft_n_accepted)
-            self.inc("decoded_tokens_total", timings.predicted_n)
-            self.inc("decode_seconds_total", timings.predicted_ms / 1000.0)
 
     def render(self) -> str:
         """The Prometheus text exposition format."""

@@ -10,7 +10,6 @@ from adaptive_dd.core.explain import ArmView, BudgetView, CellView, budget, cell
 from adaptive_dd.core.freezing import frozen_frontier
 from adaptive_dd.engine import Engine
 from adaptive_dd.frontier_file import dump_frontier
-from adaptive_dd.metrics import Metrics
 from adaptive_dd.report import cell_text
 
 
@@ -36,16 +35,6 @@ def frozen_policy(engine: Engine) -> dict[str, Any]:
         "notes": list(frozen.notes),
         "frontier": json.loads(dump_frontier(frozen.frontier)),
     }
-
-
-def set_gauges(engine: Engine, metrics: Metrics) -> None:
-    """Bring the gauges that are read off the state up to date."""
-    state, account = engine.state, budget(engine.state)
-    metrics.set("in_flight", engine.in_flight)
-    metrics.set("saved_seconds", account.saved_ms / 1000.0)
-    metrics.set("budget_seconds", account.headroom_ms / 1000.0)
-    metrics.clear("server_listens")
-    metrics.set("server_listens", 1.0, listens=state.facts.listens.value)
 
 
 def _summary(state: State, account: BudgetView) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from adaptive_dd.frontier_file import load_frontier
 from adaptive_dd.httpd import bind, loop_factory, serve_on
 from adaptive_dd.journal import StoredJournal
 from adaptive_dd.metrics import Metrics
-from adaptive_dd.policy_view import frozen_policy, set_gauges, state_view
+from adaptive_dd.policy_view import frozen_policy, state_view
 from adaptive_dd.proxy import Relay
 from adaptive_dd.router import Presets
 from adaptive_dd.tend import Tend, actuator_for
@@ -73,10 +73,10 @@ def sampling_defaults(who: Identity | None) -> SamplingDefaults:
 
 
 class _Told:
-    """The chooser, with every answer counted and the watch told: traffic shows what the server does with the fields."""
+    """The chooser, with the watch told of every answer: traffic shows what the server does with the fields."""
 
-    def __init__(self, chooser: Chooser, watch: Watch, tend: Tend, metrics: Metrics) -> None:
-        self._chooser, self._watch, self._tend, self._metrics = chooser, watch, tend, metrics
+    def __init__(self, chooser: Chooser, watch: Watch, tend: Tend) -> None:
+        self._chooser, self._watch, self._tend = chooser, watch, tend
 
     async def choose(
         self, route: Route, headers: list[Header], body: bytes | None, *, path: str = ""
@@ -88,7 +88,6 @@ class _Told:
     def finish(self, choice: Choice, outcome: Outcome) -> None:
         """As the chooser does, then tell."""
         self._chooser.finish(choice, outcome)
-        self._metrics.count_outcome(outcome)
         if outcome.status is Status.MOVED or outcome.http_status == 0:
             self._tend.nudge()
         if not self._chooser.actuator.takes_fields:
@@ -219,9 +218,8 @@ def assemble(config: Config) -> Proxy:
         charged=lambda ms: engine.charge(ms, "a preset was loading"),
     )
     panel = Panel(engine, metrics, lambda: watch.up, journal.health, state_view, frozen_policy, notes)
-    panel.before_scrape = lambda: set_gauges(engine, metrics)
     relay = Relay(
-        _Told(chooser, watch, tend, metrics),
+        _Told(chooser, watch, tend),
         home,
         metrics,
         admin_app(panel),

@@ -19,7 +19,7 @@ from adaptive_dd.core.domain import (
 )
 from adaptive_dd.engine import Engine, MemoryJournal
 from adaptive_dd.metrics import Metrics
-from adaptive_dd.policy_view import frozen_policy, set_gauges, state_view
+from adaptive_dd.policy_view import frozen_policy, state_view
 
 
 def learned(requests: int = 60) -> Engine:
@@ -76,14 +76,3 @@ def test_the_page_asks_for_fields_that_the_views_have() -> None:
     cells = state_view(engine)["cells"]
     assert "where" in wanted
     assert all(name in cell for cell in cells for name in wanted)
-
-
-def test_gauges_follow_the_state_and_only_one_behaviour_is_true_at_a_time() -> None:
-    engine, metrics = learned(20), Metrics()
-    set_gauges(engine, metrics)
-    engine.found(ServerFacts(Listens.IGNORES))
-    set_gauges(engine, metrics)
-    assert metrics.value("saved_seconds") != 0.0
-    assert metrics.value("budget_seconds") > 0.0
-    assert 'server_listens{listens="ignores"} 1.0' in metrics.render()
-    assert "honours" not in metrics.render()
