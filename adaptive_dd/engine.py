@@ -42,7 +42,7 @@ from adaptive_dd.core.events import (
     Observed,
 )
 from adaptive_dd.core.rng import rng_for
-from adaptive_dd.metrics import Metrics
+from adaptive_dd.metrics import Metrics, count_ending
 
 log = logging.getLogger("adaptive_dd.engine")
 
@@ -189,6 +189,7 @@ class Engine:
         decision = controller.decide(state, context, rng_for(state.settings.seed, number))
         now_ns = self._ticks_ns()
         decide_us = (now_ns - start_ns) / 1000.0
+        self._metrics.inc("decide_seconds_total", decide_us / 1e6)
         self.next_number = number + 1
         decided = Decided(self._wall_s(), number, context, decision, decide_us)
         recorded = self._record(self._scope, decided)
@@ -234,6 +235,7 @@ class Engine:
         return running
 
     def _close(self, running: _Running, number: int, event: Observed | Abandoned) -> None:
+        count_ending(self._metrics, event)
         self._settle()
         if number in self._recent:
             self._recent[number] = replace(self._recent[number], ended=event)

@@ -56,6 +56,20 @@ def test_health_says_when_the_server_ignores_the_fields_and_when_it_is_away(pane
     assert call(panel, "GET", "/_dd/health").json()["status"] == "degraded"
 
 
+def test_a_scrape_shows_the_state_as_it_stands_now(panel: Panel) -> None:
+    panel.engine.found(ServerFacts(listens=Listens.HONOURS, cap=8))
+    panel.engine.begin(Context(10))
+    first = call(panel, "GET", "/_dd/metrics").text
+    assert "adaptive_dd_in_flight 1.0\n" in first
+    assert 'adaptive_dd_server_listens{listens="honours"} 1.0\n' in first
+    assert f"adaptive_dd_budget_seconds {panel.engine.state.headroom_ms / 1000.0!r}\n" in first
+    panel.engine.found(ServerFacts(listens=Listens.IGNORES, cap=8))
+    panel.engine.abandon(1, "not-sent")
+    second = call(panel, "GET", "/_dd/metrics").text
+    assert "adaptive_dd_in_flight 0.0\n" in second
+    assert "honours" not in second.replace("# HELP", "")
+
+
 def test_decisions_are_newest_first_with_what_became_of_them(panel: Panel) -> None:
     for tokens in (10, 20):
         ticket = panel.engine.begin(Context(tokens, "counted", kind=Kind("greedy")))

@@ -128,6 +128,38 @@ def test_a_full_journal_changes_neither_state_nor_rows_and_is_counted() -> None:
     assert metrics.value("journal_skipped_total") == 2
 
 
+def test_endings_and_what_their_timings_say_are_counted() -> None:
+    metrics, ticks = Metrics(), Ticks()
+    engine = Engine(MemoryJournal(), HERE, metrics=metrics, ticks_ns=ticks)
+    numbers = [engine.begin(CONTEXT).number for _ in range(4)]
+    engine.finish(numbers[0], OK)
+    engine.finish(numbers[0], OK)
+    engine.finish(numbers[1], Outcome(Status.REJECTED, rejected="too-fast"))
+    engine.finish(numbers[2], Outcome(Status.CLIENT_GONE))
+    engine.abandon(numbers[3], "not-sent")
+    for status in ("ok", "rejected", "client-gone", "not-sent"):
+        assert metrics.value("outcomes_total", status=status) == 1, status
+    assert metrics.value("samples_rejected_total", why="too-fast") == 1
+    assert metrics.value("drafted_tokens_total") == 120
+    assert metrics.value("accepted_tokens_total") == 60
+    assert metrics.value("decoded_tokens_total") == 100
+    assert metrics.value("decode_seconds_total") == 2.0
+
+
+def test_the_time_of_deciding_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    metrics, ticks = Metrics(), Ticks()
+    engine = Engine(MemoryJournal(), HERE, metrics=metrics, ticks_ns=ticks)
+    decide = controller.decide
+
+    def slow(*args: object) -> object:
+        ticks.pass_ms(3.0)
+        return decide(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(controller, "decide", slow)
+    engine.begin(CONTEXT)
+    assert metrics.value("decide_seconds_total") == pytest.approx(0.003)
+
+
 def test_an_outcome_without_room_is_closed_as_lost_when_there_is_room_again() -> None:
     journal = MemoryJournal()
     engine = make(journal)
