@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ class Used:
 
     reasons       how often for each reason             answered   answers with believable timings
     tokens_per_s  generated tokens a second over all answers, as the server reports it
-    ms_per_token  decode milliseconds a token after the first
+    ms_per_token  decode milliseconds a token after the first, and half of its 95% interval
     decide_us     median time that deciding took
     """
 
@@ -41,6 +42,7 @@ class Used:
     answered: int
     tokens_per_s: float | None
     ms_per_token: float | None
+    ms_half_width: float | None
     acceptance: float | None
     decide_us: float
 
@@ -63,7 +65,7 @@ def usage(rows: Iterable[Row]) -> list[Used]:
 def _used(key: tuple[int, int, str, str], rows: Sequence[Row]) -> Used:
     answered = [row for row in rows if row["status"] == "ok" and row["predicted_ms"]]
     ms, tokens = _sum(answered, "predicted_ms"), _sum(answered, "predicted_n")
-    decoded = tokens - len(answered)  # the first token of an answer belongs to its prompt
+    per_token, half_width = _ms_per_token(answered)
     drafted = _sum(answered, "draft_n")
     return Used(
         *key,
@@ -71,10 +73,27 @@ def _used(key: tuple[int, int, str, str], rows: Sequence[Row]) -> Used:
         reasons=dict(Counter(row["reason"] for row in rows).most_common()),
         answered=len(answered),
         tokens_per_s=1000.0 * tokens / ms if ms else None,
-        ms_per_token=ms / decoded if decoded > 0 else None,
+        ms_per_token=per_token,
+        ms_half_width=half_width,
         acceptance=_sum(answered, "accepted") / drafted if drafted else None,
         decide_us=quantile([row["decide_us"] for row in rows], 0.5) or 0.0,
     )
+
+
+def _ms_per_token(answered: Sequence[Row]) -> tuple[float | None, float | None]:
+    """Ratio of sums, and half of its 95% interval (linearised; None below three answers).
+
+    The first token of an answer belongs to its prompt.
+    """
+    pairs = [(row["predicted_ms"], row["predicted_n"] - 1) for row in answered]
+    decoded = sum(tokens for _, tokens in pairs)
+    if decoded <= 0:
+        return None, None
+    ratio = sum(ms for ms, _ in pairs) / decoded
+    if len(pairs) < 3:
+        return ratio, None
+    squares = sum((ms - ratio * tokens) ** 2 for ms, tokens in pairs) * len(pairs) / (len(pairs) - 1)
+    return ratio, 1.96 * math.sqrt(squares) / decoded
 
 
 def _sum(rows: Iterable[Row], name: str) -> float:
@@ -186,7 +205,8 @@ def _used_line(one: Used) -> tuple[str, ...]:
         ", ".join(f"{reason} {count}" if counted else reason for reason, count in one.reasons.items()),
         str(one.requests),
         number_text(one.tokens_per_s),
-        number_text(one.ms_per_token, ".2f"),
+        number_text(one.ms_per_token, ".2f")
+        + ("" if one.ms_half_width is None else f" ±{one.ms_half_width:.2f}"),
         number_text(one.acceptance, ".0%"),
         number_text(one.decide_us),
     )

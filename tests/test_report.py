@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -42,6 +43,23 @@ def test_speed_is_a_ratio_of_sums_and_not_a_mean_of_ratios() -> None:
     assert used[0].tokens_per_s == pytest.approx(1000 * 102 / 500)
     assert used[0].ms_per_token == pytest.approx(500 / 100)
     assert used[0].acceptance == pytest.approx(50 / 80)
+
+
+def test_the_interval_of_a_speed_holds_the_truth_in_about_95_of_100_samples() -> None:
+    held = 0
+    for seed in range(200):
+        rng = random.Random(seed)
+        rows = []
+        for number in range(40):
+            tokens = rng.randrange(20, 200)
+            ms = 10.0 * tokens * rng.lognormvariate(-0.02, 0.2)
+            rows.append(row(number, predicted_n=tokens + 1, predicted_ms=ms))
+        one = usage(rows)[0]
+        assert one.ms_per_token is not None
+        assert one.ms_half_width is not None
+        held += abs(one.ms_per_token - 10.0) <= one.ms_half_width
+    assert 180 <= held <= 198
+    assert usage([row(1), row(2)])[0].ms_half_width is None
 
 
 def test_answers_without_believable_timings_are_requests_but_not_speed() -> None:

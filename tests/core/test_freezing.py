@@ -8,10 +8,21 @@ from dataclasses import replace
 import pytest
 
 from adaptive_dd.core.controller import State, decide, initial
-from adaptive_dd.core.domain import Context, Frontier, FrontierRow, Kind, Listens, Mode, ServerFacts, Setting
+from adaptive_dd.core.domain import (
+    Cell,
+    Context,
+    Frontier,
+    FrontierRow,
+    Kind,
+    Listens,
+    Mode,
+    ServerFacts,
+    Setting,
+)
 from adaptive_dd.core.events import Began
 from adaptive_dd.core.freezing import for_every_kind, frozen_frontier
 from adaptive_dd.core.frontier import ladder
+from adaptive_dd.core.guard import Standing, Trial
 from adaptive_dd.core.rng import rng_for
 from adaptive_dd.engine import Engine, MemoryJournal
 from adaptive_dd.frontier_file import dump_frontier, read_frontier
@@ -73,6 +84,28 @@ def test_a_claim_is_proven_by_the_guard_on_enough_answers_with_an_interval_above
                 and trials[str(row.setting)].weight >= 29.5
             )
             assert trial.standing.value in ("promoted", "credited")
+
+
+@pytest.mark.parametrize(
+    ("standing", "mark"),
+    [
+        (Standing.CANDIDATE, "unproven"),
+        (Standing.DEMOTED, "demoted"),
+        (Standing.PROMOTED, ""),
+        (Standing.CREDITED, ""),
+    ],
+)
+def test_good_answers_alone_are_no_claim_where_the_guard_does_not_hold_the_arm_proven(
+    learned: State, standing: Standing, mark: str
+) -> None:
+    cell, arm = Cell(1, 0, "sampled.free.chat"), Setting(4, 0.0)
+    trial = Trial(standing, weight=50.0, mean=0.3, square=0.01)
+    guard = replace(learned.guard, trials={**learned.guard.trials, cell: {str(arm): trial}})
+    rows = frozen_frontier(replace(learned, guard=guard)).frontier.rows
+    row = next(r for r in rows if (r.kind, r.setting) == (cell.kind, arm) and r.context_tokens > 4000)
+    assert row.mark == mark
+    assert row.gain_low is not None
+    assert row.gain_low > 1.0
 
 
 def test_asking_for_more_evidence_leaves_fewer_claims_and_says_so(learned: State) -> None:
