@@ -6,10 +6,12 @@ out once. Results are plain numbers; `bench_report` makes tables, Markdown and p
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TypeVar
 
 from adaptive_dd.core.arena import ControllerPolicy, Maker, baseline_cost, reference, run
@@ -17,11 +19,12 @@ from adaptive_dd.core.domain import PolicySettings
 from adaptive_dd.core.rivals import RIVALS
 from adaptive_dd.core.scenarios import SCENARIOS, scenario
 from adaptive_dd.core.worlds import random_world, truthful_world
-from adaptive_dd.errors import UsageError
+from adaptive_dd.errors import InputFileError, UsageError
 
 A = TypeVar("A")
 B = TypeVar("B")
 
+FORMAT = "adaptive-dd/bench@1"
 OURS = "adaptive"
 HINDSIGHT = ("best-fixed", "oracle")
 POLICIES: Mapping[str, Maker] = {**RIVALS, OURS: ControllerPolicy}
@@ -153,6 +156,28 @@ def try_world(trial: Trial) -> Verdict:
         result.relative,
         tuple(float(value) for value in behind[::step]),
     )
+
+
+def results_json(scores: Sequence[Score], requests: int, settings: PolicySettings) -> str:
+    """Scores and the terms on which they were played."""
+    terms = {"requests": requests, "alpha": settings.alpha, "c0_ms": settings.c0_ms}
+    return json.dumps({"format": FORMAT, **terms, "scores": [asdict(score) for score in scores]}, indent=1)
+
+
+def read_results(path: Path, requests: int, settings: PolicySettings) -> list[Score]:
+    """Scores of an earlier bench. Raises InputFileError for a file that is none, or was played on other terms."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        terms = (found["format"], found["requests"], found["alpha"], found["c0_ms"])
+        scores = [Score(**score) for score in found["scores"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputFileError(f"{path}: expected results written by bench --json: {error}") from error
+    if terms != (FORMAT, requests, settings.alpha, settings.c0_ms):
+        raise InputFileError(
+            f"{path}: played with {terms[1]} requests, alpha {terms[2]:g}, c0 {terms[3] / 1000:g} s; "
+            f"expected {requests}, {settings.alpha:g}, {settings.c0_ms / 1000:g} s"
+        )
+    return scores
 
 
 def in_parallel(work: Callable[[A], B], tasks: Sequence[A], jobs: int) -> Iterator[B]:

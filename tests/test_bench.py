@@ -18,6 +18,7 @@ from adaptive_dd.bench import (
     in_parallel,
     play,
     policy_names,
+    read_results,
     try_world,
 )
 from adaptive_dd.bench_report import (
@@ -268,10 +269,27 @@ def test_the_command_prints_tables_and_writes_files(tmp_path: Path) -> None:
     done = RUNNER.invoke(app, [*arguments, "--requests", "60", "--jobs", "1", *files])
     assert done.exit_code == 0, done.output
     assert "best-fixed" in done.output
-    written = json.loads((tmp_path / "r.json").read_text())
+    written = json.loads((tmp_path / "r.json").read_text())["scores"]
     assert {row["policy"] for row in written} == {"fixed", "eps", "best-fixed", "oracle"}
     assert "| offload |" in (tmp_path / "b.md").read_text()
     assert (tmp_path / "p.svg").exists()
+
+
+def test_earlier_results_are_added_and_those_played_again_replaced(tmp_path: Path) -> None:
+    arguments = ["bench", "--scenario", "offload", "--seeds", "1", "--requests", "60", "--jobs", "1"]
+    first, second = tmp_path / "first.json", tmp_path / "second.json"
+    RUNNER.invoke(app, [*arguments, "--policy", "fixed", "--policy", "eps", "--json", str(first)])
+    done = RUNNER.invoke(
+        app, [*arguments, "--policy", "eps", "--policy", "ik", "--with", str(first), "--json", str(second)]
+    )
+    assert done.exit_code == 0, done.output
+    policies = [row["policy"] for row in json.loads(second.read_text())["scores"]]
+    assert sorted(policies) == ["best-fixed", "eps", "fixed", "ik", "oracle"]
+    with pytest.raises(InputFileError, match=r"played with 60 requests.*expected 99"):
+        read_results(first, 99, PolicySettings())
+    second.write_text("[]")
+    with pytest.raises(InputFileError, match=r"expected results written by bench"):
+        read_results(second, 60, PolicySettings())
 
 
 def test_bad_names_and_paths_are_one_clear_line(tmp_path: Path) -> None:

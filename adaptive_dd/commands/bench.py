@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.progress import track
 
 from adaptive_dd.bench import (
+    HINDSIGHT,
+    POLICIES,
     Score,
     Task,
     Trial,
@@ -21,6 +23,8 @@ from adaptive_dd.bench import (
     in_parallel,
     play,
     policy_names,
+    read_results,
+    results_json,
     scenario_names,
     try_world,
 )
@@ -36,6 +40,7 @@ from adaptive_dd.bench_report import (
     what_scenarios_show,
 )
 from adaptive_dd.core.domain import PolicySettings
+from adaptive_dd.core.scenarios import SCENARIOS
 from adaptive_dd.errors import UsageError
 from adaptive_dd.files import write_atomically
 
@@ -70,6 +75,9 @@ def bench(
         Path | None, typer.Option("--markdown", help="Write tables into this file.")
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw them here (.svg or .png).")] = None,
+    reuse: Annotated[
+        list[Path] | None, typer.Option("--with", help="Add the results of an earlier --json.")
+    ] = None,
     list_: Annotated[bool, typer.Option("--list", help="List scenarios and policies, and stop.")] = False,
 ) -> None:
     """Play policies on simulated servers, or try the guarantee in random worlds."""
@@ -90,15 +98,19 @@ def bench(
         return
     names, policies = scenario_names(scenario or []), policy_names(policy or [])
     tasks = [Task(name, first_seed + i, policies, requests, settings) for name in names for i in range(seeds)]
-    done = [score for scores in _watched(play, tasks, jobs, "runs") for score in scores]
-    done.sort(key=lambda score: (names.index(score.scenario), score.seed))
-    _report(
-        done,
-        json_file,
-        markdown_file,
-        plot,
-        heading=f"{requests} requests, {seeds} seeds, alpha {alpha:g}, c0 {c0:g} s",
+    replaced = {(task.scenario, task.seed, name) for task in tasks for name in (*task.policies, *HINDSIGHT)}
+    earlier = [score for path in reuse or [] for score in read_results(path, requests, settings)]
+    done = [score for score in earlier if (score.scenario, score.seed, score.policy) not in replaced]
+    done += [score for scores in _watched(play, tasks, jobs, "runs") for score in scores]
+    known = list(SCENARIOS)
+    done.sort(key=lambda score: (known.index(score.scenario) if score.scenario in known else -1, score.seed))
+    if json_file:
+        write_atomically(json_file, results_json(done, requests, settings))
+    played = len({score.seed for score in done})
+    heading = (
+        f"{requests} requests, {played} {'seed' if played == 1 else 'seeds'}, alpha {alpha:g}, c0 {c0:g} s"
     )
+    _report(done, markdown_file, plot, heading=heading)
 
 
 def _watched(work: Callable[[A], B], tasks: Sequence[A], jobs: int, what: str) -> list[B]:
@@ -116,25 +128,13 @@ def _watched(work: Callable[[A], B], tasks: Sequence[A], jobs: int, what: str) -
 
 
 def _list() -> None:
-    from adaptive_dd.bench import POLICIES
-    from adaptive_dd.core.scenarios import SCENARIOS
-
     typer.echo(
         plain((("scenario", "what it shows"), [(name, entry.shows) for name, entry in SCENARIOS.items()]))
     )
     typer.echo("\npolicies: " + ", ".join(POLICIES))
 
 
-def _report(
-    scores: Sequence[Score],
-    json_file: Path | None,
-    markdown_file: Path | None,
-    plot: Path | None,
-    *,
-    heading: str,
-) -> None:
-    if json_file:
-        write_atomically(json_file, json.dumps([asdict(score) for score in scores], indent=1))
+def _report(scores: Sequence[Score], markdown_file: Path | None, plot: Path | None, *, heading: str) -> None:
     if plot:
         plot_scores(scores, plot)
     if markdown_file:
