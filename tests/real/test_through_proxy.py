@@ -63,7 +63,7 @@ def timings_in(answer: httpx2.Response) -> dict[str, Any]:
 
 def depth(timings: Mapping[str, Any]) -> float:
     cycles = timings["predicted_n"] - 1 - timings.get("draft_n_accepted", 0)
-    return timings.get("draft_n", 0) / max(1, cycles)
+    return float(timings.get("draft_n", 0) / max(1, cycles))
 
 
 def directly_and(

@@ -19,7 +19,7 @@ import tarfile
 import tempfile
 import venv
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tests.real.install import BUILDS, root
