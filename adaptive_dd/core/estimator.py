@@ -29,6 +29,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from operator import mul
+from typing import NamedTuple
 
 from adaptive_dd.core.acceptance import (
     CHANCES,
@@ -227,7 +228,7 @@ class Learned:
     common: float = 0.0
     server: Tally = NOTHING
     lifts: Mapping[str, Lift] = field(default_factory=dict)
-    slants: Mapping[str, Tally] = field(default_factory=dict)
+    slants: Mapping[str, tuple[Tally, ...]] = field(default_factory=dict)
     noise: Tally = Tally(TIME_SD, 10.0)
     unsure: Mapping[str, float] = field(default_factory=dict)
     apart: Mapping[str, float] = field(default_factory=dict)
@@ -313,8 +314,8 @@ def shift_of(learned: Learned, arm: Arm) -> float:
 def traits_of(depth: float, p_min: float) -> Mapping[str, float]:
     """What may make an arm see a text differently: how deep it drafts, in doublings beyond two tokens, and its p.
 
-    Geometric acceptance and a calibrated drafter would make every lift zero. Mixed text has a heavier tail than that, so
-    deep drafts find it easier; a drafter that is more or less sure than it should be moves what p_min lets through.
+    Geometric acceptance and a calibrated drafter would make every lift zero. Mixed text has a heavier tail than that,
+    so deep drafts find it easier; a drafter that is more or less sure than it should be moves what p_min lets through.
     Only answers of one conversation are compared, since deep settings are played on easy texts: what the answers
     share cancels.
     """
@@ -346,7 +347,8 @@ def shape_coef(learned: Learned, load: int) -> Vector:
     for level in range(load, -1, -1):
         shape = learned.shapes.get(level)
         if shape is not None:
-            return shape.fit.coef
+            s, k, per_token, per_rejection = shape.fit.coef
+            return (1.0, k / s, per_token / s, per_rejection / s)
     return SHAPE_PRIOR
 
 
@@ -409,8 +411,7 @@ class Place:
     kind: str
 
 
-@dataclass(frozen=True, slots=True)
-class Outlook:
+class Outlook(NamedTuple):
     """What is expected of an arm somewhere.
 
     cost   ms per token by text (level,)
@@ -432,7 +433,8 @@ def outlooks(learned: Learned, place: Place, arms: tuple[Arm, ...]) -> list[Outl
         learned.texts.get("", NO_TEXT),
     )
     bias, all_bias = text.bias, everything.bias
-    common, apart = learned.common, learned.apart
+    common, apart, lifts = learned.common, learned.apart, learned.lifts
+    reach_lift = lifts.get("reach", NO_LIFT).logits
     away, jump = _distances(learned, shape.rho, arms), 0.0
     if len(learned.nodes) > 1:
         jump = JUMP_DOUBT * max(0.0, abs(math.log(t0 / _nearest_base_ms(learned, bucket, load))) - USUAL_JUMP)
@@ -441,7 +443,13 @@ def outlooks(learned: Learned, place: Place, arms: tuple[Arm, ...]) -> list[Outl
         name, depth = arm.name, depth_of(learned, arm)
         at_load, at_node = load_rho.get(name, NOTHING), node_rho.get(name, NOTHING)
         heard, heard_all = bias.get(name, NOTHING), all_bias.get(name, NOTHING)
-        table = draft_table(depth, arm.p_min, shift_of(learned, arm))
+        shift = 0.0
+        if lifts and depth > 0.0:
+            shift = reach_lift * reach_of(depth, arm.p_min)
+            if arm.p_min > 0.0:
+                shift += lifts.get(f"p{arm.p_min}", NO_LIFT).logits
+            shift = round(20.0 * shift) / 20.0
+        table = draft_table(depth, arm.p_min, shift)
         lean = BIAS_LEAN if arm.p_min == 0.0 else BIAS_LEAN_P
         of_time = common + apart.get(name, 0.0) + at_load.mean + at_node.mean
         factor = math.exp(of_time + heard.shrunk(lean) + heard_all.shrunk(lean))
@@ -450,8 +458,9 @@ def outlooks(learned: Learned, place: Place, arms: tuple[Arm, ...]) -> list[Outl
             (u0 + u1 * drafts + u2 * drafted + u3 * rejected) * per_token
             for drafts, drafted, rejected, per_token in table.rows
         ]
-        if arm.p_min > 0.0:
-            cost = [c * f for c, f in zip(cost, _slanted(learned, name), strict=True)]
+        slants = learned.slants.get(name, ())
+        if slants:
+            cost = _slanted(slants, cost)
         prior = away(depth, arm.p_min)
         known = min(at_node.weight, at_load.weight) * _AT_NODE
         variance = 1.0 / (1.0 / (prior * prior) + at_load.weight * _AT_LOAD + known)
@@ -459,8 +468,9 @@ def outlooks(learned: Learned, place: Place, arms: tuple[Arm, ...]) -> list[Outl
         if jump and at_node.weight < 0.5:
             variance += jump * jump
         if depth > 0.0:
-            bias_sd = BIAS_SD if arm.p_min == 0.0 else BIAS_P_SD
-            variance += 1.0 / (1.0 / (bias_sd * bias_sd) + heard.weight * _AT_TEXT)
+            plain = arm.p_min == 0.0
+            answers = heard.weight if plain else 0.5 * sum([tally.weight for tally in slants])
+            variance += 1.0 / (_BIAS_PRECISION[plain] + answers * _AT_TEXT)
         found.append(Outlook(cost, math.sqrt(variance + MODEL_SD * MODEL_SD)))
     return found
 
@@ -477,15 +487,13 @@ def band_of(level: float) -> int:
 _BAND_OF_LEVEL = tuple(band_of(z) for z in LEVELS)
 
 
-def _slanted(learned: Learned, name: str) -> list[float]:
-    """An arm's slant as a factor on its cost by text (level,)."""
-    slants = learned.slants
-    by_band = [
-        math.exp(slants.get(f"{name}@{band}", NOTHING).shrunk(SLANT_LEAN)) for band in range(len(BANDS) + 1)
-    ]
-    return [by_band[band] for band in _BAND_OF_LEVEL]
+def _slanted(slants: tuple[Tally, ...], cost: list[float]) -> list[float]:
+    """An arm's cost by text (level,) with its slant."""
+    factors = [math.exp(tally.shrunk(SLANT_LEAN)) for tally in slants]
+    return [c * factors[band] for c, band in zip(cost, _BAND_OF_LEVEL, strict=True)]
 
 
+_BIAS_PRECISION = (1.0 / BIAS_P_SD**2, 1.0 / BIAS_SD**2)  # with a p, without
 _AT_LOAD, _AT_NODE, _AT_TEXT = 1.0 / 0.05**2, 1.0 / 0.035**2, 1.0 / ANSWER_SD**2
 
 
@@ -582,18 +590,19 @@ def _learn_time(learned: Learned, answer: Answer, reading: Reading, trust: float
         )
         apart = {**apart, name: apart.get(name, 0.0) + own}
         unsure = {n: s for n, s in unsure.items() if n != name}
-    # One answer is believed only so far; the line hears it without what the whole machine explains.
+    # One answer is believed only so far. The node's line hears it without what the whole machine and the arm's own
+    # residual at this load explain, so that a node where few arms were played has the others in their right places.
     ms = reading.seen.cycle_ms * math.exp(error - reading.time_error - common - apart.get(name, 0.0))
-    seen, prior = Cycle(reading.seen.drawn, ms, weight), shape_coef(learned, load)
-    sd = NODE_SD if shape.fit.by_arm else SHAPE_SD
+    seen = Cycle(reading.seen.drawn, ms * math.exp(-load_rho.mean), weight)
+    prior, sd = shape_coef(learned, load), NODE_SD if shape.fit.by_arm else SHAPE_SD
     fit = fitted(node.fit, name, seen, keep=NODE_KEEP, prior=prior, sd=sd)
     scaled = Cycle(seen.drawn, ms / fit.coef[0], weight)
     shape_fit = fitted(
         shape.fit, name, scaled, keep=SHAPE_KEEP, prior=_shape_prior(learned, load), sd=SHAPE_SD
     )
-    left = math.log(ms / line(fit.coef, reading.typical)) - load_rho.mean - node_rho.mean
+    left = math.log(scaled.cycle_ms / line(shape_fit.coef, reading.typical)) - load_rho.mean
     load_after = load_rho.moved(left, weight * trust, lean=RHO_LEAN, cap=RHO_CAP)
-    left -= load_after.mean - load_rho.mean
+    left = math.log(ms / line(fit.coef, reading.typical)) - load_after.mean - node_rho.mean
     node_after = node_rho.moved(left, weight * trust, lean=2.0 * RHO_LEAN, cap=RHO_CAP)
     server = learned.server
     if name == SERVER_NAME:
@@ -730,13 +739,14 @@ def _learn_text(learned: Learned, answer: Answer, reading: Reading) -> Learned:
     return replace(learned, texts=texts, talks=talks, lifts=lifts)
 
 
-def _slants(learned: Learned, name: str, reading: Reading) -> Mapping[str, Tally]:
+def _slants(learned: Learned, name: str, reading: Reading) -> Mapping[str, tuple[Tally, ...]]:
     """The slants after an answer of an arm with a p."""
-    key = f"{name}@{band_of(sum(map(mul, LEVELS, reading.expected)))}"
-    old = learned.slants.get(key, NOTHING)
+    own = list(learned.slants.get(name, (NOTHING,) * (len(BANDS) + 1)))
+    band = band_of(sum(map(mul, LEVELS, reading.expected)))
     time_error = min(max(reading.time_error, -0.3), 0.3) if reading.familiar else 0.0
     error = min(max(reading.text_error + time_error, -0.6), 0.6)
-    return {**learned.slants, key: old.moved(error - old.mean, reading.seen.weight, lean=0.0, cap=SLANT_CAP)}
+    own[band] = own[band].moved(error - own[band].mean, reading.seen.weight, lean=0.0, cap=SLANT_CAP)
+    return {**learned.slants, name: tuple(own)}
 
 
 def _talked(

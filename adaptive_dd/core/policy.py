@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from adaptive_dd.core.acceptance import Weights
 from adaptive_dd.core.domain import OFF, SERVER, Frontier, Setting
@@ -36,6 +37,8 @@ REFRESH = 0.01
 MOST_TRIALS, TRIALS_PER_GAIN = 0.2, 8.0
 # Expected improvement below which nothing is tried: a trial costs more than it can find.
 LEAST_GAIN = 0.002
+# Beyond this many standard errors an improvement is not worth reckoning: it is below LEAST_GAIN.
+HOPELESS = 2.5
 # Arms that share the trials of a plan.
 TRIED_AT_ONCE = 3
 # Staying with the arm played before costs nothing below this predicted loss: every switch has a price.
@@ -74,8 +77,7 @@ class Plan:
     others: tuple[Option, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """What is expected of an arm: ms per token by text (level,) and on average, sd of its log, standing."""
 
     arm: Arm
@@ -209,6 +211,8 @@ def _tries(best: Candidate, fit: list[Candidate], baseline: Candidate, stakes: S
         toll_ms = (candidate.mean - baseline.mean) * stakes.tokens
         if candidate is not best and toll_ms <= max(0.0, stakes.spare_ms):
             gain = math.log(best.mean / candidate.mean) - margin
+            if gain + HOPELESS * candidate.sd < 0.0:
+                continue
             scored.append((expected_improvement(gain, candidate.sd), candidate))
     scored = sorted([s for s in scored if s[0] > LEAST_GAIN], key=lambda s: -s[0])[:TRIED_AT_ONCE]
     if not scored:
