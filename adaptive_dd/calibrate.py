@@ -20,7 +20,17 @@ from adaptive_dd import __version__
 from adaptive_dd.calibration_log import CalibrationLog, journal_path
 from adaptive_dd.calibration_target import Target, meet
 from adaptive_dd.core.domain import SERVER, Frontier, Listens, Setting, Timings
-from adaptive_dd.core.measure import Block, Plan, Record, missing, next_block, rows, spent, wide_grid
+from adaptive_dd.core.measure import (
+    P_LEVELS,
+    Block,
+    Plan,
+    Record,
+    missing,
+    next_block,
+    rows,
+    spent,
+    wide_grid,
+)
 from adaptive_dd.core.standing import CLAIM_CONFIDENCE, Place, Sample
 from adaptive_dd.core.wire import parse_timings
 from adaptive_dd.errors import StoreError, UpstreamError, UsageError
@@ -245,9 +255,13 @@ def plan_of(job: Job, target: Target) -> Plan:
             raise UsageError(
                 f"--settings: {setting} is above the cap {cap}; expected at most n{cap}, or a larger --cap"
             )
-    levels: tuple[float | None, ...] = (
-        (None,) if target.facts.listens is Listens.LOWERS_N else (0.0, 0.3, 0.6)
-    )
+    n_alone = target.facts.listens is Listens.LOWERS_N
+    for setting in job.settings or ():
+        if n_alone and (setting.p_min is not None or setting.n_min is not None):
+            raise UsageError(
+                f"--settings: {setting}: the server takes n_max alone; expected settings such as n4"
+            )
+    levels: tuple[float | None, ...] = (None,) if n_alone else P_LEVELS
     grid = wide_grid(cap, levels) if job.settings is None else job.settings
     if target.aliases:
         grid = _preset_grid(job, target)

@@ -79,6 +79,8 @@ async def meet(
     sight = await look(upstream, headers)
     if sight.who is None:
         raise UpstreamError(f"{upstream.base_url}: {sight.why or 'does not answer'}")
+    if sight.needs_key:
+        raise UpstreamError(f"{upstream.base_url}: {sight.why}")
     if sight.who.router:
         target = await _router(upstream, headers, sight.who)
         _check_room(target.who, longest_tokens)

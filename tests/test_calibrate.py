@@ -237,6 +237,21 @@ def test_a_server_that_drafts_nothing_is_refused(tmp_path: Path) -> None:
     assert "drafts nothing at all" in refused(TimedLlama(drafts="none"), tmp_path / "f.json", UsageError)
 
 
+def test_a_server_that_takes_n_alone_gets_no_p(tmp_path: Path) -> None:
+    lowers = {"honours": frozenset({"n_max"}), "lowers_only": True, "launch_n": 4}
+    said = refused(TimedLlama(**lowers), tmp_path / "f.json", UsageError, settings=GRID[:3], baseline=SERVER)
+    assert said == "--settings: n1,p0.0: the server takes n_max alone; expected settings such as n4"
+    frontier, _ = run(
+        TimedLlama(**lowers), tmp_path / "f.json", settings=None, baseline=SERVER, contexts=(64,)
+    )
+    assert {row.setting.p_min for row in frontier.rows} == {None}
+
+
+def test_a_server_that_wants_a_key_says_so(tmp_path: Path) -> None:
+    assert "--api-key" in refused(TimedLlama(key="secret"), tmp_path / "f.json", UpstreamError)
+    run(TimedLlama(key="secret"), tmp_path / "f.json", api_key="secret", contexts=(64,), answers=20)
+
+
 def test_a_busy_server_is_refused(tmp_path: Path) -> None:
     assert "is busy" in refused(TimedLlama(busy=True), tmp_path / "f.json", UpstreamError)
 
