@@ -115,7 +115,8 @@ class Reader:
 
     def last_number(self) -> int:
         """The highest request number in the journal."""
-        return int(self.rows("select coalesce(max(number), 0) as number from events")[0]["number"])
+        sql = "select coalesce(max(number), 0) as number from events where number is not null"
+        return int(self.rows(sql)[0]["number"])
 
     def span(self, number: int) -> dict[str, Any]:
         """Size and age of a deployment's journal: events, decisions, from_s, to_s."""
@@ -127,8 +128,13 @@ class Reader:
 
     def decisions(self, number: int, *, last: int) -> list[dict[str, Any]]:
         """The last rows of the view `decisions` of a deployment, oldest first."""
-        sql = "select * from decisions where deployment = ? order by number desc limit ?"
-        return self.rows(sql, [number, last])[::-1]
+        # The number that they begin with, first: the view is not to read a long journal's every row.
+        first = self.rows(
+            "select number from events where deployment = ? and type = 'Decided' order by id desc limit 1 offset ?",
+            [number, last - 1],
+        )
+        sql = "select * from decisions where deployment = ? and number >= ? order by number"
+        return self.rows(sql, [number, first[0]["number"] if first else 0])
 
     def before(self, request: int) -> tuple[int, State, Decided] | None:
         """Deployment, state and event of one decision as it was made; None where its rows are not kept.
