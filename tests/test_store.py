@@ -384,3 +384,13 @@ def test_a_folder_without_a_journal_is_one_clear_line(tmp_path: Path) -> None:
         InputFileError, match=r"no journal there; expected a state folder or its adaptive-dd\.db"
     ):
         Reader(tmp_path)
+
+
+def test_no_other_module_speaks_sql() -> None:
+    package = Path(resume_module.__file__).parent
+    speaking = {
+        p.name
+        for p in package.rglob("*.py")
+        if ".execute(" in p.read_text() or "sqlite_utils" in p.read_text()
+    }
+    assert speaking == {"store.py", "reader.py", "migrations.py"}
