@@ -62,6 +62,8 @@ def _url(text: str) -> str:
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         raise ValueError
+    if parts.username is not None or parts.password is not None:
+        raise ValueError  # it would stand in the log and the journal
     _ = parts.port  # raises ValueError when it is no port
     return text
 

@@ -111,3 +111,8 @@ def test_arms_are_read_in_order_from_flags_environment_and_file(tmp_path: Path) 
     assert resolve({}, {"ADAPTIVE_DD_ARM": "off=http://one:1;  n4,p0.0=http://two:2"}).arm == wanted
     assert resolve({"arm": []}, {}, file).arm == wanted
     assert resolve(URL, {}).arm == ()
+
+
+def test_an_upstream_with_a_password_in_it_is_refused_as_it_would_stand_in_log_and_journal() -> None:
+    with pytest.raises(UsageError, match="upstream"):
+        resolve({"upstream": "http://user:hunter2@127.0.0.1:8080"}, {}, None)

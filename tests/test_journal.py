@@ -297,6 +297,8 @@ def test_when_it_lasts_rows_are_given_up_and_counted_but_what_was_learned_is_kep
             traffic(engine, 1)
             journal.flush()
         traffic(engine, 4)
+        journal.flush()
+        assert resumed(tmp_path) == engine.state, "at once, not only after a clean end"
         assert any("events were lost" in note for note in journal.health()["notes"])
     assert resumed(tmp_path) == engine.state
     assert metrics.value("journal_lost_total") == journal.health()["events_lost"] > 20
