@@ -40,11 +40,12 @@ class Connection:
     async def stream(self, events: int, gap_ms: float) -> tuple[int, float]:
         """One stream; how many bytes it had, and the longest silence within it in seconds."""
         self.writer.write(request(events=events, gap_ms=gap_ms))
-        size, tail, last, longest = 0, b"", 0.0, 0.0
+        size, tail, last, longest, head = 0, b"", 0.0, 0.0, b""
         while not tail.endswith(b"\r\n0\r\n\r\n"):
             data = await self.reader.read(1 << 18)
             if not data:
-                raise EOFError("the stream broke off")
+                raise EOFError(f"the stream broke off after {size} bytes; it began {head[:400]!r}")
+            head = head or data
             now = time.perf_counter()
             longest = max(longest, now - last) if last else 0.0
             size, tail, last = size + len(data), (tail + data)[-7:], now
