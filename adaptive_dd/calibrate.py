@@ -46,8 +46,11 @@ KINDS: Mapping[str, Mapping[str, object]] = {
     "greedy": {"temperature": 0.0},
     "sampled": {"temperature": 0.8},
 }
-# A prompt is read, and the drafter's own copy of it, by a short drafted answer before the block's first setting.
-PRIMING_TOKENS = 8
+# Before each measured answer, a short one on the same text with another end: it reads the prompt, into the drafter too,
+# and makes the drafter forget the answer before. b9101 hands out what an equal prompt was answered with as a draft
+# [its common/speculative.cpp: "pass back the previous results"], which would flatter every setting but the first.
+PRIMING_TOKENS = 4
+OTHER_END_TOKENS = 4
 # Room for an answer, the server's own reserve included.
 RESERVE_TOKENS = 16
 BUSY_WAIT_S, BUSY_LOOK_S = 120.0, 1.0
@@ -184,16 +187,13 @@ class _Calibration:
         number = block.number // len(sorts) * 1000 + plan.places.index(block.place)
         cutter = Cutter(self.upstream, target.headers, target.model_to_name)
         tokens = await cutter.prompt(self.job.shelf, sort, number, block.place.context_tokens)
-        if not target.aliases:
-            await self._answer(
-                target, block, max(block.settings, key=lambda s: s.order), tokens, PRIMING_TOKENS
-            )
+        deepest = max(block.settings, key=lambda s: s.order)
         for setting in missing(block, log.record):
             if block.number > 0 and spent(plan, log.record, block.place):
                 return
             await self._wait_until_idle(target)
-            if target.aliases:  # a server for each setting: each reads the prompt itself
-                await self._answer(target, block, setting, tokens, PRIMING_TOKENS)
+            primer = setting if target.aliases else deepest  # a preset is a server of its own
+            await self._answer(target, block, primer, with_other_end(tokens), PRIMING_TOKENS)
             timings = await self._answer(target, block, setting, tokens, self.job.tokens)
             wall_ms, started = 1000.0 * (time.monotonic() - started), time.monotonic()
             log.add(Sample(block.place, block.number, setting, timings, wall_ms, sort))
@@ -237,6 +237,12 @@ class _Calibration:
         # b9101 and others report a fully cached prompt as one token short.
         if abs(seen - asked) > max(2.0, LENGTH_SHARE * asked) and timings.cache_n > 0:
             raise UpstreamError(f"the server counted {seen} prompt tokens where {asked} were sent")
+
+
+def with_other_end(tokens: list[int]) -> list[int]:
+    """As many tokens, the same but for the last few."""
+    kept = max(0, len(tokens) - OTHER_END_TOKENS)
+    return tokens[:kept] + tokens[: len(tokens) - kept][::-1]
 
 
 # --- plan and file -------------------------------------------------------------------------------------------

@@ -107,6 +107,14 @@ def test_prompts_have_exactly_the_asked_length_and_no_text_comes_back_in_another
     assert len(by_text) > 10
 
 
+def test_a_server_that_drafts_from_its_former_answer_flatters_no_setting(tmp_path: Path) -> None:
+    # With acceptance at .3 drafting loses; a repeated prompt, drafted from its own answer, would make n8 the winner.
+    llama = TimedLlama(chance=0.3, cycle_ms=lambda context, d: 10.0 * (1.0 + 0.2 * d))
+    frontier, _ = run(llama, tmp_path / "f.json", contexts=(64,))
+    assert [str(rung.setting) for rung in ladder(frontier)] == ["n1,p0.0"]
+    assert all((row.acceptance or 0.0) < 0.5 for row in frontier.rows)
+
+
 def test_every_block_measures_the_baseline_on_the_same_text_and_no_setting_twice(tmp_path: Path) -> None:
     llama = TimedLlama()
     run(llama, tmp_path / "f.json")
@@ -344,7 +352,7 @@ def test_ctrl_c_writes_what_there_is_and_the_same_command_continues(tmp_path: Pa
         asyncio.run(interrupted(url))
     assert load_frontier(str(out)).rows
     before = sum('"timings"' in line for line in journal_path(out).read_text().splitlines())
-    assert before >= 28
+    assert before >= 15
     run(TimedLlama(), out)
     assert not journal_path(out).exists()
 

@@ -19,7 +19,8 @@ class TimedLlama(FakeLlama):
 
     slowness: real seconds that pass for a simulated one (1 where time itself is tested).
     hook: called before each answer, may raise or change things.
-    caches: whether a prompt seen just before is re-used.
+    caches: whether a prompt's beginning seen just before is re-used. flatters: a prompt that comes twice in a row is
+    drafted from its former answer, as b9101 does: everything is accepted.
     """
 
     n_ctx: int = 8192
@@ -28,6 +29,7 @@ class TimedLlama(FakeLlama):
     noise: float = 0.01
     slowness: float = 0.0
     caches: bool = True
+    flatters: bool = True
     prompt_ms: float = 0.1
     hook: Callable[[TimedLlama], None] = lambda llama: None
     prompts: list[list[int]] = field(default_factory=list)
@@ -61,12 +63,16 @@ class TimedLlama(FakeLlama):
 
     def _timings(self, prompt: list[int], tokens: int, n_max: int) -> dict[str, float]:
         luck = random.Random(f"{prompt[:50]}.{n_max}.{len(self.bodies)}")
-        cached = len(prompt) - 1 if self.caches and prompt == self._cached else 0
+        same = next(
+            (i for i, (a, b) in enumerate(zip(prompt, self._cached, strict=False)) if a != b), len(prompt)
+        )
+        cached = min(same, len(prompt) - 1) if self.caches and self._cached else 0
+        chance = 1.0 if self.flatters and prompt == self._cached else self.chance
         self._cached = prompt
         left, drafted, accepted, ms = tokens - 1, 0, 0, 0.0
         while left > 0:
             right = 0
-            while right < min(n_max, left - 1) and luck.random() < self.chance:
+            while right < min(n_max, left - 1) and luck.random() < chance:
                 right += 1
             drafted, accepted, left = drafted + n_max, accepted + right, left - right - 1
             ms += self.cycle_ms(len(prompt), n_max) * (1.0 + luck.gauss(0.0, self.noise))

@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from adaptive_dd.calibrate import KINDS, PRIMING_TOKENS, Job, calibrate
+from adaptive_dd.calibrate import KINDS, PRIMING_TOKENS, Job, calibrate, with_other_end
 from adaptive_dd.calibration_view import PlainView
 from adaptive_dd.core.domain import Frontier, Setting
 from adaptive_dd.core.frontier import comparison, ladder
@@ -70,6 +70,12 @@ def body_of(tokens: list[int], kind: str, seed: int, predict: int) -> dict[str, 
     }  # fmt: skip
 
 
+def prime(server: str, tokens: list[int], kind: str, seed: int) -> None:
+    """Let the server read the prompt, and the drafter forget what it answered before (see `calibrate`)."""
+    body = body_of(with_other_end(tokens), kind, seed, PRIMING_TOKENS)
+    call(server + "/completion", "POST", {**body, **setting_fields(Setting(LAUNCH_N, 0.0))})
+
+
 def play(server: str, proxy: str, fixed: Setting, kinds: Sequence[str], rounds: int) -> list[Played]:
     """Every prompt with every policy, in random order."""
     shelf, draw_order, found = Generated(UNSEEN_SEED), random.Random(5), []
@@ -86,17 +92,10 @@ def play(server: str, proxy: str, fixed: Setting, kinds: Sequence[str], rounds: 
                 tokens = call(server + "/tokenize", "POST", {"content": text, "add_special": True})["tokens"][
                     :context
                 ]
-                call(
-                    server + "/completion",
-                    "POST",
-                    {
-                        **body_of(tokens, kind, number, PRIMING_TOKENS),
-                        **setting_fields(Setting(LAUNCH_N, 0.0)),
-                    },
-                )
                 ms: dict[str, float] = {}
                 for name in draw_order.sample(list(policies), len(policies)):
                     url, setting = policies[name]
+                    prime(server, tokens, kind, number)
                     fields = setting_fields(setting) if setting is not None else {}
                     answer = call(
                         url + "/completion", "POST", {**body_of(tokens, kind, number, TOKENS), **fields}
