@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 
-from scipy.stats import beta
+from scipy.special import betaincinv
 
 from adaptive_dd.bench import HINDSIGHT, OURS, Score, Verdict
 from adaptive_dd.core.scenarios import SCENARIOS
@@ -171,8 +171,8 @@ def guarantee_lines(verdicts: Sequence[Verdict], *, alpha: float, c0_ms: float, 
     """The share of worlds that ever exceeded the promise, with its interval, and the worst world."""
     broken = [v for v in verdicts if v.beyond_ms > 0.0]
     worst = max(verdicts, key=lambda v: v.beyond_ms / v.baseline_ms)
-    high = float(beta.ppf(0.975, len(broken) + 1, max(1, len(verdicts) - len(broken))))
-    low = float(beta.ppf(0.025, len(broken), len(verdicts) - len(broken) + 1)) if broken else 0.0
+    high = float(betaincinv(len(broken) + 1, max(1, len(verdicts) - len(broken)), 0.975))
+    low = float(betaincinv(len(broken), len(verdicts) - len(broken) + 1, 0.025)) if broken else 0.0
     share = len(broken) / len(verdicts)
     excess = worst.beyond_ms / worst.baseline_ms
     return [
