@@ -240,9 +240,8 @@ class _Calibration:
 
 
 def with_other_end(tokens: list[int]) -> list[int]:
-    """As many tokens, the same but for the last few."""
-    kept = max(0, len(tokens) - OTHER_END_TOKENS)
-    return tokens[:kept] + tokens[: len(tokens) - kept][::-1]
+    """As many tokens, the same but for the last few: some of its first ones, backwards, without the very first."""
+    return tokens[:-OTHER_END_TOKENS] + tokens[1 : 1 + OTHER_END_TOKENS][::-1]
 
 
 # --- plan and file -------------------------------------------------------------------------------------------

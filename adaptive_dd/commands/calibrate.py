@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _CONTEXT = re.compile(r"(\d{1,9})(k?)")
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(s|m|h)")
+# A prompt needs an end that can be exchanged (see `calibrate.with_other_end`).
+SHORTEST_CONTEXT = 16
 _UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -27,9 +29,9 @@ def parse_contexts(text: str) -> tuple[int, ...]:
     for part in text.split(","):
         match = _CONTEXT.fullmatch(part.strip().lower())
         tokens = int(match[1]) * (1024 if match[2] else 1) if match else 0
-        if tokens < 1:
+        if tokens < SHORTEST_CONTEXT:
             raise UsageError(
-                f"--contexts: {part.strip()!r} is no prompt length; expected tokens such as 1k,4k,16k"
+                f"--contexts: {part.strip()!r} is no prompt length; expected tokens such as 1k,4k,16k, at least {SHORTEST_CONTEXT}"
             )
         if found and tokens <= found[-1]:
             raise UsageError(

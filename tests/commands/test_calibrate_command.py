@@ -26,6 +26,7 @@ def test_contexts_are_tokens_with_k_for_1024() -> None:
         ("", "--contexts: '' is no prompt length; expected tokens such as 1k,4k,16k"),
         ("1k,,2k", "--contexts: '' is no prompt length"),
         ("0", "--contexts: '0' is no prompt length"),
+        ("15", "--contexts: '15' is no prompt length; expected tokens such as 1k,4k,16k, at least 16"),
         ("4m", "--contexts: '4m' is no prompt length"),
         ("-1", "--contexts: '-1' is no prompt length"),
     ],
