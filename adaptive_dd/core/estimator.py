@@ -79,13 +79,13 @@ LIFT_LEAN, LIFT_KEEP, LARGEST_LIFT = 4.0, 0.998, 1.5
 # Weight from which an arm's answers are expected to be what was predicted, the error that one of them may teach then
 # (an outlier is not a trend), and the share of it that is put down to the whole machine.
 FAMILIAR, LARGEST_SURPRISE, COMMON_GAIN = 1.5, 0.12, 0.02
-# T(0) may differ by this much from one bucket to the next (log). A larger jump may not concern arms that were not
+# Cycle time may differ by this much from one bucket to the next (log). A larger jump may not concern arms that were not
 # played there (memory that spills slows drafts only): their sd grows by this share of it.
 USUAL_JUMP, JUMP_DOUBT = 0.35, 0.8
 # Before an arm was played: sd of the log of its cycle time around the line, and of its cycles per token.
 UNTRIED_SD, UNTRIED_P_SD, BIAS_SD, BIAS_P_SD = 0.10, 0.05, 0.03, 0.06
 MODEL_SD = 0.012  # of any prediction: no model is exact
-ANSWER_SD = 0.20  # of log cycles per token around what text and conversation say
+ANSWER_SD = 0.15  # of log cycles per token around what text and conversation say
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,6 +362,20 @@ def _nearest_base_ms(learned: Learned, bucket: int, load: int) -> float:
     return found
 
 
+def _jump(learned: Learned, bucket: int, load: int) -> float:
+    """What a jump of a middling cycle from the nearest node may be off for arms that were not played here (log)."""
+    best, ratio = math.inf, 1.0
+    here = line(learned.nodes[node_of(bucket, load)].fit.coef, _MIDDLING)
+    for key, node in learned.nodes.items():
+        distance = 2 * abs(key // 8 - bucket) + abs(key % 8 - load)
+        if 0 < distance < best:
+            best, ratio = distance, here / line(node.fit.coef, _MIDDLING)
+    return JUMP_DOUBT * max(0.0, abs(math.log(ratio)) - USUAL_JUMP)
+
+
+_MIDDLING: Vector = (1.0, 1.0, 3.0, 0.5)
+
+
 def rho_of(learned: Learned, bucket: int, load: int, name: str) -> float:
     """An arm's residual: log factor on the line."""
     shape, node = learned.shapes.get(load), learned.nodes.get(node_of(bucket, load))
@@ -435,9 +449,8 @@ def outlooks(learned: Learned, place: Place, arms: tuple[Arm, ...]) -> list[Outl
     bias, all_bias = text.bias, everything.bias
     common, apart, lifts = learned.common, learned.apart, learned.lifts
     reach_lift = lifts.get("reach", NO_LIFT).logits
-    away, jump = _distances(learned, shape.rho, arms), 0.0
-    if len(learned.nodes) > 1:
-        jump = JUMP_DOUBT * max(0.0, abs(math.log(t0 / _nearest_base_ms(learned, bucket, load))) - USUAL_JUMP)
+    away = _distances(learned, shape.rho, arms)
+    jump = 0.0 if node is None else _jump(learned, bucket, load)
     found = []
     for arm in arms:
         name, depth = arm.name, depth_of(learned, arm)
@@ -590,19 +603,19 @@ def _learn_time(learned: Learned, answer: Answer, reading: Reading, trust: float
         )
         apart = {**apart, name: apart.get(name, 0.0) + own}
         unsure = {n: s for n, s in unsure.items() if n != name}
-    # One answer is believed only so far. The node's line hears it without what the whole machine and the arm's own
-    # residual at this load explain, so that a node where few arms were played has the others in their right places.
+    # One answer is believed only so far; the line hears it without what the whole machine explains. (Not without the
+    # arm's residual: where one arm alone is played, line and residual would then chase each other.)
     ms = reading.seen.cycle_ms * math.exp(error - reading.time_error - common - apart.get(name, 0.0))
-    seen = Cycle(reading.seen.drawn, ms * math.exp(-load_rho.mean), weight)
-    prior, sd = shape_coef(learned, load), NODE_SD if shape.fit.by_arm else SHAPE_SD
+    seen, prior = Cycle(reading.seen.drawn, ms, weight), shape_coef(learned, load)
+    sd = NODE_SD if shape.fit.by_arm else SHAPE_SD
     fit = fitted(node.fit, name, seen, keep=NODE_KEEP, prior=prior, sd=sd)
     scaled = Cycle(seen.drawn, ms / fit.coef[0], weight)
     shape_fit = fitted(
         shape.fit, name, scaled, keep=SHAPE_KEEP, prior=_shape_prior(learned, load), sd=SHAPE_SD
     )
-    left = math.log(scaled.cycle_ms / line(shape_fit.coef, reading.typical)) - load_rho.mean
+    left = math.log(ms / line(fit.coef, reading.typical)) - load_rho.mean - node_rho.mean
     load_after = load_rho.moved(left, weight * trust, lean=RHO_LEAN, cap=RHO_CAP)
-    left = math.log(ms / line(fit.coef, reading.typical)) - load_after.mean - node_rho.mean
+    left -= load_after.mean - load_rho.mean
     node_after = node_rho.moved(left, weight * trust, lean=2.0 * RHO_LEAN, cap=RHO_CAP)
     server = learned.server
     if name == SERVER_NAME:

@@ -99,6 +99,7 @@ class Trial:
     against                log of the e-detector for "slower"
     until                  number from which a barred arm is a candidate again
     setbacks               times it was barred
+    claim                  log gain over the baseline that the frontier's own row claims
     """
 
     standing: Standing = Standing.CANDIDATE
@@ -108,6 +109,7 @@ class Trial:
     against: float = 0.0
     until: int = 0
     setbacks: int = 0
+    claim: float = 0.0
 
     def moved(self, signal: Signal, number: int) -> Trial:
         """After a signal; unchanged where the table has no row for it."""
@@ -117,7 +119,7 @@ class Trial:
         if after in BARRED:
             wait = min(LONGEST_BACK_OFF, BACK_OFF * 2**self.setbacks)
             return Trial(after, until=number + wait, setbacks=self.setbacks + 1)
-        return Trial(after, self.weight, self.mean, self.square, 0.0, self.until, self.setbacks)
+        return Trial(after, self.weight, self.mean, self.square, 0.0, self.until, self.setbacks, self.claim)
 
     @property
     def variance(self) -> float:
@@ -142,7 +144,7 @@ class Trial:
         square = self.square + (error * (saving - mean) - self.square) * weight / total
         step = BET * (-saving - doubt) - 0.5 * BET * BET * self.variance
         against = max(0.0, self.against + weight * step)
-        trial = Trial(self.standing, total, mean, square, against, self.until, self.setbacks)
+        trial = Trial(self.standing, total, mean, square, against, self.until, self.setbacks, self.claim)
         if trial.against > math.log(1.0 / delta):
             return trial.moved(Signal.DISPROVEN, number)
         if trial.mean - trial.radius(delta) > doubt:
@@ -352,9 +354,12 @@ def headroom_ms(kept: Guard, *, alpha: float, c0_ms: float, quantile: float) -> 
 
 
 def bucket_headroom_ms(kept: Guard, bucket: int, *, alpha: float, c0_ms: float) -> float:
-    """The same for one bucket's own account (without slack: the deployment's account carries it)."""
-    account = kept.buckets.get(bucket)
-    return c0_ms if account is None else account.saved_ms + alpha * account.ref_ms + c0_ms
+    """The same for one bucket's own account, to which half of what was saved anywhere is lent.
+
+    Without slack: the deployment's account carries it.
+    """
+    account = kept.buckets.get(bucket, EMPTY)
+    return account.saved_ms + alpha * account.ref_ms + c0_ms + 0.5 * max(0.0, kept.total.saved_ms)
 
 
 def worst_ms(cost: list[float], price: Weights, text: Weights, *, stretch: float, tokens: float) -> float:

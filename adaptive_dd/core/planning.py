@@ -6,15 +6,16 @@ Worked out when an answer of the cell came in, so that a request waits for a loo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from operator import mul
 
 from adaptive_dd.core import estimator, policy
 from adaptive_dd.core.acceptance import Weights, draft_table, likelihood, product
 from adaptive_dd.core.domain import Cell
 from adaptive_dd.core.estimator import Learned, Place
-from adaptive_dd.core.guard import NEW, Guard
+from adaptive_dd.core.guard import NEW, Guard, Standing, Trial
 from adaptive_dd.core.policy import Candidate, Plan, Stakes
+from adaptive_dd.core.seeding import ROW_WEIGHT
 from adaptive_dd.core.state import SORTS, State, credits_for
 
 # The texts that a sort of conversation stands for: centre and spread in logits.
@@ -25,6 +26,8 @@ SORT_LIKELIHOODS = tuple(likelihood(centre, SORT_SD) for centre in SORT_CENTRES)
 # tokens), and at this upper quantile of an arm's cost.
 LONGER, TOKENS_GUESS, STRETCH = 1.25, 250.0, 1.3
 PLANS = len(SORTS) + 2
+# Answers of an arm at which its frontier row and the estimator are believed alike.
+CLAIM_LEAN = 3.0
 # Until something pays, trials may be expected to cost this share of the baseline's time, and a third of c0: where
 # nothing can win, that is all that looking for it costs.
 THRIFT = 0.001
@@ -62,6 +65,7 @@ def planned(
     may_try = settings.alpha > 0.0 or settings.c0_ms > 0.0
     total = kept.total
     spare = total.saved_ms + min(THRIFT, settings.alpha) * total.ref_ms + settings.c0_ms / 3.0
+    beliefs = _beliefs(state, learned, cell, trials)
     new = list(old)
     for sort in sorts:
         text = product(texts, SORT_LIKELIHOODS[sort - 1]) if sort else texts
@@ -70,8 +74,40 @@ def planned(
             Candidate(arm, outlook.cost, sum(map(mul, outlook.cost, text)), outlook.sd, standing)
             for arm, outlook, standing in zip(state.arms, outlooks, standings, strict=True)
         ]
+        if beliefs:
+            candidates = [_as_claimed(c, candidates[0], beliefs.get(c.arm.name)) for c in candidates]
         stakes = Stakes(
-            price, text, tokens, STRETCH, settings.margin, may_try, places=state.facts.arms is not None, spare_ms=spare
+            price,
+            text,
+            tokens,
+            STRETCH,
+            settings.margin,
+            may_try,
+            places=state.facts.arms is not None,
+            spare_ms=spare,
         )
         new[sort] = policy.plan(candidates, stakes, stay=None if before is None else before.best.arm)
     return tuple(new)
+
+
+def _beliefs(
+    state: State, learned: Learned, cell: Cell, trials: Mapping[str, Trial]
+) -> Mapping[str, tuple[float, float]]:
+    """What the frontier claims of arms (log gain), and the share of belief that it still has against the estimator."""
+    shape = learned.shapes.get(cell.load, estimator.NO_SHAPE)
+    found = {}
+    for name, trial in trials.items():
+        if trial.claim > 0.0 and trial.standing is Standing.CREDITED:
+            played = max(trial.weight, shape.rho.get(name, estimator.NOTHING).weight - ROW_WEIGHT)
+            found[name] = (trial.claim, CLAIM_LEAN / (CLAIM_LEAN + max(0.0, played)))
+    return found
+
+
+def _as_claimed(candidate: Candidate, baseline: Candidate, belief: tuple[float, float] | None) -> Candidate:
+    """A candidate with its mean drawn towards what the frontier claims of it: the frontier measured what the model
+    only infers, until answers tell."""
+    if belief is None:
+        return candidate
+    claim, share = belief
+    pull = share * (math.log(baseline.mean / candidate.mean) - claim)
+    return candidate._replace(mean=candidate.mean * math.exp(pull))

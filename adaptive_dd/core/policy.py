@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from adaptive_dd.core.acceptance import Weights
@@ -35,10 +35,16 @@ DEPTH_WITHOUT_CAP = 8
 REFRESH = 0.01
 # Most that trials may take together, and what one percent of expected improvement is worth in trials.
 MOST_TRIALS, TRIALS_PER_GAIN = 0.2, 8.0
+# The same once trials have cost what they may and nothing pays for them; and the share of an arm that is expected to
+# win but not proven then.
+SPENT_TRIALS, DOUBTED = 0.01, 0.1
 # Expected improvement below which nothing is tried: a trial costs more than it can find.
 LEAST_GAIN = 0.002
 # Beyond this many standard errors an improvement is not worth reckoning: it is below LEAST_GAIN.
 HOPELESS = 2.5
+# Standard errors by which an unproven arm must be expected to beat a proven one before it takes its place: until
+# then it is tried like others.
+CAUTION = 0.7
 # Arms that share the trials of a plan.
 TRIED_AT_ONCE = 3
 # Staying with the arm played before costs nothing below this predicted loss: every switch has a price.
@@ -161,9 +167,15 @@ def plan(candidates: list[Candidate], stakes: Stakes, *, stay: Setting | None) -
     known = [c for c in fit if c.standing in PROVEN]
     proven = _best(baseline, known, stakes.margin, stay)
     best = _best(baseline, fit, stakes.margin, stay) if stakes.may_try else proven
+    if best is not proven and proven is not baseline and best.standing not in PROVEN:
+        best = best if best.mean * math.exp(CAUTION * best.sd) < proven.mean else proven
+    tries = _tries(best, fit, baseline, stakes) if stakes.may_try else _refresh(best, baseline)
+    if stakes.spare_ms < 0.0 and best is not baseline and best.standing not in PROVEN:
+        doubted = replace(_option(best, baseline, stakes), share=DOUBTED)
+        tries, best = (*_refresh(proven, baseline), doubted), proven
     fallback = Option(baseline.arm.setting, "guard", 1.0, -math.inf, baseline.mean)
     return Plan(
-        _tries(best, fit, baseline, stakes) if stakes.may_try else _refresh(best, baseline),
+        tries,
         _option(best, baseline, stakes),
         _option(proven, baseline, stakes),
         fallback,
@@ -217,7 +229,8 @@ def _tries(best: Candidate, fit: list[Candidate], baseline: Candidate, stakes: S
     scored = sorted([s for s in scored if s[0] > LEAST_GAIN], key=lambda s: -s[0])[:TRIED_AT_ONCE]
     if not scored:
         return _refresh(best, baseline)
-    together = min(MOST_TRIALS, TRIALS_PER_GAIN * scored[0][0])
+    most = SPENT_TRIALS if stakes.spare_ms < 0.0 else MOST_TRIALS
+    together = min(most, TRIALS_PER_GAIN * scored[0][0])
     total = sum([value * value for value, _ in scored])
     tries = [Option(c.arm.setting, "explore", together * v * v / total, _worst(c, stakes)) for v, c in scored]
     return (*_refresh(best, baseline), *tries)

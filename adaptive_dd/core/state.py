@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist
@@ -26,6 +27,8 @@ from adaptive_dd.core.policy import Plan
 # Kinds that are told apart; clients may invent hints without end.
 KINDS = 64
 OTHER_KIND = "other"
+# A ladder that was given as rules claims that its setting wins, and not by how much (log).
+RULE_CLAIM = 0.05
 # Conversations are sorted by the logit of their acceptance: a plan for each sort, and one for none (index 0).
 SORTS = (-0.25, 0.75, 1.75, 2.75)
 
@@ -135,10 +138,14 @@ def credits_for(state: State, cell: Cell) -> dict[str, guard.Trial]:
     rows = safe_rows_at(
         state.frontier, cell.bucket, edges=state.edges, baseline=baseline, cap=cap, kind=cell.kind
     )
-    credited = {str(judged.row.setting) for judged in rows}
+    claims = {str(judged.row.setting): math.log(judged.gain) for judged in rows}
     if state.frontier.rules:
-        credited.add(str(rung_of(state, cell)))
-    return {arm.name: guard.Trial(Standing.CREDITED) for arm in state.arms[1:] if arm.name in credited}
+        claims.setdefault(str(rung_of(state, cell)), RULE_CLAIM)
+    return {
+        arm.name: guard.Trial(Standing.CREDITED, claim=claims[arm.name])
+        for arm in state.arms[1:]
+        if arm.name in claims
+    }
 
 
 def rooms(state: State, kept: Guard) -> tuple[float, Mapping[int, float]]:
