@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 import time
@@ -18,6 +19,7 @@ class TimedLlama(FakeLlama):
     """Tokens are words. A cycle that drafts d tokens takes `cycle_ms(context, d)`; acceptance is `chance`.
 
     slowness: real seconds that pass for a simulated one (1 where time itself is tested).
+    noise, mood: relative spread of a cycle's time, and of a whole answer's.
     hook: called before each answer, may raise or change things.
     caches: whether a prompt's beginning seen just before is re-used. flatters: a prompt that comes twice in a row is
     drafted from its former answer, as b9101 does: everything is accepted.
@@ -27,6 +29,7 @@ class TimedLlama(FakeLlama):
     chance: float = 0.9
     cycle_ms: Callable[[int, int], float] = lambda context, d: 10.0 * (1.0 + 0.05 * d)
     noise: float = 0.01
+    mood: float = 0.0
     slowness: float = 0.0
     caches: bool = True
     flatters: bool = True
@@ -62,7 +65,7 @@ class TimedLlama(FakeLlama):
         return 200, {"timings": timings}
 
     def _timings(self, prompt: list[int], tokens: int, n_max: int) -> dict[str, float]:
-        luck = random.Random(f"{prompt[:50]}.{n_max}.{len(self.bodies)}")
+        luck = random.Random(f"{prompt[:50]}.{n_max}.{tokens}")
         same = next(
             (i for i, (a, b) in enumerate(zip(prompt, self._cached, strict=False)) if a != b), len(prompt)
         )
@@ -76,6 +79,7 @@ class TimedLlama(FakeLlama):
                 right += 1
             drafted, accepted, left = drafted + n_max, accepted + right, left - right - 1
             ms += self.cycle_ms(len(prompt), n_max) * (1.0 + luck.gauss(0.0, self.noise))
+        ms *= math.exp(luck.gauss(0.0, self.mood))
         read = len(prompt) - cached
         found: dict[str, float] = {
             "cache_n": cached, "prompt_n": read, "prompt_ms": self.prompt_ms * read,

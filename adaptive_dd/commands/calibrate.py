@@ -31,7 +31,8 @@ def parse_contexts(text: str) -> tuple[int, ...]:
         tokens = int(match[1]) * (1024 if match[2] else 1) if match else 0
         if tokens < SHORTEST_CONTEXT:
             raise UsageError(
-                f"--contexts: {part.strip()!r} is no prompt length; expected tokens such as 1k,4k,16k, at least {SHORTEST_CONTEXT}"
+                f"--contexts: {part.strip()!r} is no prompt length; expected tokens such as 1k,4k,16k, "
+                f"at least {SHORTEST_CONTEXT}"
             )
         if found and tokens <= found[-1]:
             raise UsageError(
