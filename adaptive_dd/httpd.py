@@ -1,4 +1,4 @@
-"""Our own listening side: uvicorn on httptools, with five corrections that a relay needs.
+"""Our own listening side: uvicorn on httptools, with six corrections that a relay needs.
 
     exact target      the request target as it came (`raw_target`), not a path that was taken apart
     abort             end an answer visibly broken: no final chunk, and no traceback
@@ -8,6 +8,7 @@
                       (until the timer ends); here it is cancelled
     upgrades          a request that offers another protocol (`Upgrade: h2c`, as Java and curl do) loses its body in
                       httptools; here the offer is passed over, as a server may, and the request read in full
+    spelling          names of an answer's headers are lower-cased; here they go out as the server spells them
 
 The first two are ASGI extensions under EXTENSION, so the relay runs under another server as well, a little coarser.
 """
@@ -35,6 +36,23 @@ EXTENSION = "adaptive_dd"
 # because every idle connection holds memory.
 KEEPALIVE_S = 75
 BACKLOG = 2048
+
+
+class Spelled(bytes):
+    """A header name that goes out as it is spelled: uvicorn lower-cases names on the way out.
+
+    Names mean the same in any case, but some clients look them up as the server spells them.
+    """
+
+    def lower(self) -> bytes:
+        """As it is spelled; what lower-casing is for, comparing, works all the same."""
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, bytes) and bytes.lower(self) == bytes.lower(other)
+
+    def __hash__(self) -> int:
+        return hash(bytes.lower(self))
 
 
 class Extension(TypedDict):

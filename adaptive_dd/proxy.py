@@ -33,7 +33,7 @@ from adaptive_dd.core.headers import (
 )
 from adaptive_dd.core.tap import Tap
 from adaptive_dd.core.wire import Route, error_body, route_of
-from adaptive_dd.httpd import EXTENSION
+from adaptive_dd.httpd import EXTENSION, Spelled
 from adaptive_dd.metrics import Metrics
 from adaptive_dd.seams import App, Change, Choice, Chooser, Receive, Scope, Send, View
 from adaptive_dd.upstream import DiedError, Reply, UnreachableError, UnsendableError, Upstream
@@ -409,7 +409,8 @@ class _Exchange:
 
     async def _start(self, status: int, headers: list[Header]) -> None:
         self.started = True
-        await self.send({"type": "http.response.start", "status": status, "headers": headers})
+        spelled = [(Spelled(name), value) for name, value in headers]
+        await self.send({"type": "http.response.start", "status": status, "headers": spelled})
 
     async def _end(self, body: bytes = b"") -> None:
         self.ended = True

@@ -193,10 +193,9 @@ def test_preflight_and_cross_origin_headers_are_the_servers_and_come_once() -> N
         assert world.fake.received[0].values("origin") == [b"http://page.example"]
     for seen in (before, got):
         assert seen.status == 200
-        lines = [
-            f"{name}: {value}".lower() for name, value in seen.headers if name.startswith("access-control")
-        ]
-        assert lines == [line.lower() for line in cors]
+        # Spelled as the server spells them: clients that look a name up as it stands are not rare.
+        wanted = "access-control"
+        assert [f"{name}: {value}" for name, value in seen.headers if name.lower().startswith(wanted)] == cors
 
 
 def test_our_own_pages_are_not_the_servers_and_all_else_is() -> None:
