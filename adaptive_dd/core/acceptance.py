@@ -156,5 +156,5 @@ def blurred(weights: Weights) -> Weights:
     """Weights spread to the neighbouring levels: texts do not sit on the grid, and the mixture must not collapse."""
     padded = (weights[0], *weights, weights[-1])
     return tuple(
-        [0.2 * a + 0.6 * b + 0.2 * c for a, b, c in zip(padded, padded[1:], padded[2:], strict=False)]
+        [0.08 * a + 0.84 * b + 0.08 * c for a, b, c in zip(padded, padded[1:], padded[2:], strict=False)]
     )

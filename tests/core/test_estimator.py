@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+from operator import mul
+
+import pytest
+
+from adaptive_dd.core import acceptance, estimator
+from adaptive_dd.core.domain import OFF, Setting, Timings
+from adaptive_dd.core.estimator import Answer, Learned, Place, arm_of
+from adaptive_dd.core.rng import rng_for
+from tests.core.worlds import World
+
+N0, N2, N4, N8 = arm_of(OFF), arm_of(Setting(2, 0.0)), arm_of(Setting(4, 0.0)), arm_of(Setting(8, 0.0))
+
+
+def answer(world: World, arm: estimator.Arm, number: int, conversation: str = "") -> Answer:
+    return Answer(arm, 0, 0, "k", conversation, world.answer(arm.setting, rng_for(9, number)))
+
+
+def taught(learned: Learned, world: World, *arms: estimator.Arm, first: int = 0) -> Learned:
+    for number, arm in enumerate(arms, first):
+        heard = answer(world, arm, number)
+        learned = estimator.learn(learned, heard, estimator.read(learned, heard))
+    return learned
+
+
+def expected_ms(learned: Learned, arm: estimator.Arm) -> float:
+    text = estimator.texts_of(learned, "k", 0)
+    return sum(map(mul, estimator.outlooks(learned, Place(0, 0, "k"), (arm,))[0].cost, text))
+
+
+def test_two_depths_tell_the_others_by_the_prefix_property_and_the_line() -> None:
+    world = World(per_token=0.3, chance=0.75)
+    learned = taught(Learned(), world, *[N2, N8] * 12)
+    for arm in (N4, arm_of(Setting(6, 0.0))):
+        assert expected_ms(learned, arm) == pytest.approx(world.per_token_ms(arm.setting), rel=0.08)
+
+
+def test_a_cliff_is_learned_by_its_own_arm_and_not_by_its_neighbours() -> None:
+    world = World(slow={N8.setting: 1.6})
+    learned = taught(Learned(), World(), *[N2, N4] * 8)
+    before = expected_ms(learned, N4)
+    learned = taught(learned, world, *[N8] * 6, first=50)
+    assert expected_ms(learned, N8) == pytest.approx(world.per_token_ms(N8.setting), rel=0.13)
+    assert expected_ms(learned, N4) == pytest.approx(before, rel=0.08)
+
+
+def test_one_outlier_hardly_moves_what_is_known() -> None:
+    learned = taught(Learned(), World(), *[N4] * 20)
+    before = expected_ms(learned, N4)
+    learned = taught(learned, World(everything=3.0), N4, first=90)
+    assert expected_ms(learned, N4) == pytest.approx(before, rel=0.04)
+
+
+def test_an_arm_that_is_no_longer_played_keeps_its_place() -> None:
+    world = World()
+    learned = taught(Learned(), world, *[N0, N2] * 6)
+    learned = taught(learned, world, *[N4] * 150, first=100)
+    assert expected_ms(learned, N0) == pytest.approx(world.per_token_ms(OFF), rel=0.05)
+
+
+def test_a_conversation_is_expected_to_go_on_as_it_began() -> None:
+    easy, hard, learned = World(chance=0.92), World(chance=0.4), Learned()
+    for number in range(30):
+        world, name = (easy, "easy") if number % 2 else (hard, "hard")
+        heard = answer(world, N4, number, name)
+        learned = estimator.learn(learned, heard, estimator.read(learned, heard))
+    level = {
+        name: sum(map(mul, acceptance.LEVELS, estimator.expected_text(learned, "k", 0, name)))
+        for name in ("easy", "hard", "")
+    }
+    assert level["hard"] < level[""] < level["easy"]
+    assert level["easy"] - level["hard"] > 1.5
+
+
+def test_a_shift_of_the_machine_is_a_question_for_arms_not_heard_since() -> None:
+    learned = taught(Learned(), World(), *[N0, N2, N4] * 5)
+    moved = estimator.shifted(learned, 0.9, (N2.name, N4.name))
+    assert set(moved.unsure) == {N0.name}
+    assert expected_ms(moved, N0) > 2.0 * expected_ms(learned, N0)
+    still = taught(moved, World(), N0, first=60)
+    assert expected_ms(still, N0) == pytest.approx(expected_ms(learned, N0), rel=0.1)
+    assert still.unsure == {}
+
+
+def test_an_untried_arm_is_less_certain_the_further_it_is() -> None:
+    learned = taught(Learned(), World(), *[N2] * 10)
+    near, far = estimator.outlooks(learned, Place(0, 0, "k"), (arm_of(Setting(3, 0.0)), N8, N2))[:2]
+    assert near.sd < far.sd
+
+
+def test_nothing_in_a_prediction_is_negative_or_infinite_whatever_was_heard() -> None:
+    learned = Learned()
+    odd = [
+        Timings(10, 1.0, 50, 1e-3, draft_n=48, draft_n_accepted=44),
+        Timings(10, 1.0, 50, 1e9, draft_n=0),
+        Timings(10, 1.0, 6, 5.0, draft_n=400, draft_n_accepted=1),
+    ]
+    for timings in odd * 5:
+        for arm in (N2, N8, N0):
+            heard = Answer(arm, 0, 0, "k", "c", timings)
+            learned = estimator.learn(learned, heard, estimator.read(learned, heard))
+    for arm in (N0, N2, N4, N8):
+        assert 0.0 < expected_ms(learned, arm) < 1e12
+
+
+def test_tables_are_the_geometric_sums_and_turn_around() -> None:
+    table = acceptance.draft_table(4.0, 0.0)
+    for level, chance, accepted in zip(acceptance.LEVELS, acceptance.CHANCES, table.accepted, strict=True):
+        assert accepted == pytest.approx(sum(chance**k for k in range(1, 5)))
+        assert acceptance.level_of(table, accepted) == pytest.approx(level)

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from adaptive_dd.core import guard
+from adaptive_dd.core.acceptance import LEVELS
+from adaptive_dd.core.estimator import Cycle, Reading
+from adaptive_dd.core.guard import NEW, TRANSITIONS, Account, Guard, Signal, Standing
+from adaptive_dd.core.rng import rng_for
+
+FLAT = (1.0 / len(LEVELS),) * len(LEVELS)
+COEF = (10.0, 0.0, 2.0, 0.0)
+
+
+def baseline_reading(cycle_ms: float) -> Reading:
+    drawn = (1.0, 1.0, 2.0, 0.3)
+    return Reading(Cycle(drawn, cycle_ms, 1.0), drawn, FLAT, FLAT, FLAT, None, 0.0, 0.0, True)
+
+
+def priced(kept: Guard, cycle_ms: float, number: int = 1) -> Guard:
+    return guard.priced(kept, 0, baseline_reading(cycle_ms), COEF, number)
+
+
+def price_of(kept: Guard) -> float:
+    return math.exp(kept.prices[0].level + kept.drift)
+
+
+@pytest.mark.parametrize(("start", "signal"), TRANSITIONS)
+def test_every_row_of_the_table_is_what_a_signal_does(start: Standing, signal: Signal) -> None:
+    moved = replace(NEW, standing=start).moved(signal, 10)
+    assert moved.standing is TRANSITIONS[start, signal]
+    assert (moved.until > 10) is (moved.standing in guard.BARRED)
+
+
+def test_a_signal_without_a_row_changes_nothing() -> None:
+    promoted = replace(NEW, standing=Standing.PROMOTED)
+    assert promoted.moved(Signal.WAITED, 5) == promoted
+
+
+def test_the_diagram_shows_every_row() -> None:
+    drawn = guard.diagram()
+    assert drawn.startswith("stateDiagram-v2")
+    assert all(f"{a} --> {b}: {s}" in drawn for (a, s), b in TRANSITIONS.items())
+
+
+def promoted_within(mean: float, answers: int, seed: int) -> bool:
+    trial, rng = NEW, rng_for(seed, 1)
+    for number in range(answers):
+        trial = trial.heard(mean + 0.15 * rng.normal(), 1.0, number=number, delta=0.05, doubt=0.0)
+        if trial.standing is Standing.PROMOTED:
+            return True
+    return False
+
+
+def test_an_arm_that_gains_nothing_is_seldom_promoted_however_often_one_looks() -> None:
+    assert sum(promoted_within(0.0, 300, seed) for seed in range(200)) <= 0.06 * 200
+
+
+def test_an_arm_that_gains_much_is_promoted_soon() -> None:
+    assert sum(promoted_within(0.2, 25, seed) for seed in range(100)) >= 90
+
+
+def test_an_arm_that_loses_is_demoted_and_waits_longer_each_time() -> None:
+    trial, waits = replace(NEW, standing=Standing.PROMOTED), []
+    for _ in range(2):
+        number = 0
+        while trial.standing not in guard.BARRED:
+            trial, number = trial.heard(-0.25, 1.0, number=number, delta=0.05, doubt=0.01), number + 1
+        assert number <= 25
+        waits.append(trial.until - number)
+        trial = guard.waited({"a": trial}, trial.until)["a"]
+        assert trial.standing is Standing.CANDIDATE
+    assert waits[1] > 1.5 * waits[0]
+
+
+def test_a_slow_answer_of_another_arm_never_raises_the_baselines_price() -> None:
+    kept = priced(Guard(), 14.0)
+    before = price_of(kept)
+    for number in range(30):
+        kept = guard.listened(kept, ("n8,p0.0", 0), 0.7, sd=0.03, number=number)
+    assert price_of(kept) == before
+    assert kept.alarm is not None
+
+
+def test_a_fast_answer_of_another_arm_lowers_it_at_once() -> None:
+    kept = priced(Guard(), 14.0)
+    kept = guard.listened(kept, ("n8,p0.0", 0), -0.5, sd=0.03, number=3)
+    assert price_of(kept) < 0.7 * 14.0
+
+
+@pytest.mark.parametrize(("error", "shared"), [(0.6, 0.6), (0.01, 0.0), (-0.5, 0.0)])
+def test_only_what_the_baseline_shows_too_is_the_whole_machines(error: float, shared: float) -> None:
+    kept = guard.listened(priced(Guard(), 14.0), ("n8,p0.0", 0), 0.7, sd=0.03, number=1)
+    after, shift = guard.explained(kept, error, sd=0.03, number=2)
+    assert shift == pytest.approx(shared)
+    assert after.alarm is None
+
+
+def test_a_baseline_that_turns_out_faster_takes_back_half_of_what_was_booked_since() -> None:
+    kept = replace(priced(Guard(), 14.0), since_ms=1000.0)
+    after = priced(kept, 14.0 * math.exp(-0.2), number=9)
+    assert after.total.saved_ms == pytest.approx(-100.0)
+    assert priced(kept, 14.0 * math.exp(0.2), number=9).total.saved_ms == 0.0
+
+
+def test_headroom_is_savings_less_slack_and_reserves_plus_what_may_be_lost() -> None:
+    kept = Guard(total=Account(saved_ms=300.0, ref_ms=10_000.0), reserved={1: 50.0, 2: 25.0})
+    assert guard.headroom_ms(kept, alpha=0.01, c0_ms=1000.0, quantile=1.6) == pytest.approx(1325.0)
+    lost = replace(kept, total=Account(saved_ms=-300.0, ref_ms=10_000.0))
+    assert guard.headroom_ms(lost, alpha=0.01, c0_ms=1000.0, quantile=1.6) == pytest.approx(725.0)
+
+
+def test_the_worst_case_counts_no_text_on_which_an_arm_would_gain() -> None:
+    half = (0.5, 0.5, *(0.0,) * (len(LEVELS) - 2))
+    price = (10.0,) * len(LEVELS)
+    worst = guard.worst_ms([14.0, 2.0, *[0.0] * 11], price, half, stretch=1.0, tokens=100.0)
+    assert worst == pytest.approx(100.0 * 0.5 * 4.0)

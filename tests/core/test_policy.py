@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from adaptive_dd.core import policy
+from adaptive_dd.core.acceptance import LEVELS
+from adaptive_dd.core.domain import OFF, SERVER, Frontier, FrontierRow, Setting
+from adaptive_dd.core.estimator import arm_of
+from adaptive_dd.core.guard import Standing
+from adaptive_dd.core.policy import Candidate, Stakes
+
+N2, N4, N8 = Setting(2, 0.0), Setting(4, 0.0), Setting(8, 0.0)
+FLAT = (1.0 / len(LEVELS),) * len(LEVELS)
+
+
+def candidate(
+    arm: Setting, mean: float, sd: float = 0.02, standing: Standing = Standing.CANDIDATE
+) -> Candidate:
+    return Candidate(arm_of(arm), [mean] * len(LEVELS), mean, sd, standing)
+
+
+def stakes(**changes: object) -> Stakes:
+    given = {
+        "price": (10.0,) * len(LEVELS),
+        "text": FLAT,
+        "tokens": 200.0,
+        "stretch": 1.3,
+        "margin": 0.02,
+        "may_try": True,
+        **changes,
+    }
+    return Stakes(**given)  # type: ignore[arg-type]
+
+
+def test_arms_are_the_grid_within_the_cap_and_the_baseline_is_first() -> None:
+    arms = [arm.setting for arm in policy.arms_of(Frontier(), SERVER, cap=3, only_n=False)]
+    assert arms[0] == SERVER
+    assert {OFF, Setting(1, 0.0), Setting(3, 0.6)} <= set(arms)
+    assert max(a.n_max or 0 for a in arms) == 3
+
+
+def test_a_server_that_takes_only_n_gets_arms_without_p() -> None:
+    arms = policy.arms_of(Frontier(), SERVER, cap=4, only_n=True)
+    assert all(arm.setting.p_min is None for arm in arms)
+
+
+def test_rows_of_the_frontier_are_arms_unless_they_are_above_the_cap() -> None:
+    rows = (FrontierRow(100, Setting(4, 0.25), 1.0), FrontierRow(100, Setting(9, 0.25), 1.0))
+    arms = {arm.setting for arm in policy.arms_of(Frontier(rows, N2), N2, cap=8, only_n=False)}
+    assert Setting(4, 0.25) in arms
+    assert Setting(9, 0.25) not in arms
+
+
+def test_a_gain_below_the_margin_leaves_the_baseline() -> None:
+    plan = policy.plan([candidate(N2, 10.0), candidate(N4, 9.85)], stakes(), stay=None)
+    assert plan.best.arm == N2
+
+
+def test_the_arm_before_stays_for_a_hairs_breadth() -> None:
+    proven = Standing.PROMOTED
+    ready = [candidate(N2, 10.0), candidate(N4, 8.0, standing=proven), candidate(N8, 7.98, standing=proven)]
+    assert policy.plan(ready, stakes(), stay=N4).best.arm == N4
+    assert policy.plan(ready, stakes(), stay=None).best.arm == N8
+
+
+@pytest.mark.parametrize("standing", [Standing.DEMOTED, Standing.QUARANTINED])
+def test_a_barred_arm_is_neither_played_nor_tried(standing: Standing) -> None:
+    plan = policy.plan([candidate(N2, 10.0), candidate(N4, 5.0, 0.5, standing)], stakes(), stay=None)
+    assert policy.chances(plan, 1e9) == {N2: 1.0}
+
+
+def test_an_unproven_arm_needs_the_budget_and_a_proven_one_only_some_headroom() -> None:
+    plan = policy.plan([candidate(N2, 10.0), candidate(N4, 9.0, 0.2)], stakes(), stay=None)
+    assert plan.best.worst_ms > 0.0
+    assert policy.draw(plan, 0.9, plan.best.worst_ms + 1.0).arm == N4
+    assert policy.draw(plan, 0.9, plan.best.worst_ms - 1.0).arm == N2
+    proven = policy.plan(
+        [candidate(N2, 10.0), candidate(N4, 9.0, 0.2, Standing.PROMOTED)], stakes(), stay=None
+    )
+    assert policy.draw(proven, 0.9, 0.0).arm == N4
+    assert policy.draw(proven, 0.9, -1.0).arm == N2
+
+
+def test_a_settled_cell_only_refreshes() -> None:
+    ready = [candidate(N2, 10.0), candidate(N4, 7.0, 0.01, Standing.PROMOTED), candidate(N8, 9.0, 0.01)]
+    plan = policy.plan(ready, stakes(), stay=None)
+    assert policy.chances(plan, 1e9) == {N4: pytest.approx(0.99), N2: policy.REFRESH}
+
+
+def test_trials_go_where_most_may_be_found_and_take_a_bounded_share() -> None:
+    ready = [candidate(N2, 10.0), candidate(N4, 10.2, 0.3), candidate(N8, 10.2, 0.05)]
+    chances = policy.chances(policy.plan(ready, stakes(), stay=None), 1e9)
+    assert chances[N4] > chances.get(N8, 0.0)
+    assert 1.0 - chances[N2] <= policy.MOST_TRIALS + 1e-9
+
+
+def test_once_trials_have_cost_what_they_may_little_is_tried() -> None:
+    ready = [candidate(N2, 10.0), candidate(N4, 9.9, 0.3)]
+    chances = policy.chances(policy.plan(ready, stakes(spare_ms=-1.0), stay=None), 1e9)
+    assert chances[N2] >= 1.0 - policy.SPENT_TRIALS - 1e-9
+
+
+def test_expected_improvement_is_that_of_a_normal() -> None:
+    assert policy.expected_improvement(0.0, 1.0) == pytest.approx(1.0 / math.sqrt(2.0 * math.pi))
+    assert policy.expected_improvement(0.5, 0.0) == 0.5
+    assert policy.expected_improvement(-9.0, 1.0) == pytest.approx(0.0, abs=1e-9)
