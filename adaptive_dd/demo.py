@@ -154,13 +154,25 @@ def report(name: str, proxy: Proxy, seen: Sequence[Seen]) -> Iterator[str]:
     yield ""
 
 
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep what the proxy would log of its start out of the demonstration's table."""
+    log = logging.getLogger("adaptive_dd")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
+
+
 def demo_lines(tours: Sequence[tuple[str, int]], seed: int) -> Iterator[str]:
     """Everything that the demonstration prints, as it happens. Raises UsageError for an unknown scenario."""
     for name, _ in tours:
         if name not in SCENARIOS:
             raise UsageError(f"scenario: {name!r} is not known; expected one of {', '.join(SCENARIOS)}")
-    logging.getLogger("adaptive_dd").setLevel(logging.ERROR)
     for name, requests in tours:
-        proxy, seen = asyncio.run(play(name, requests, seed))
+        with _quiet():
+            proxy, seen = asyncio.run(play(name, requests, seed))
         yield from report(name, proxy, seen)
     yield "tok/s: what the simulator's model expects of the settings played in the last third of a row's requests."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from adaptive_dd.core.traffic import Scenario
@@ -30,6 +32,7 @@ def test_the_demonstration_says_that_it_is_simulated_and_prints_a_row_for_every_
     assert any("greedy" in line for line in lines)
     assert any("sampled" in line for line in lines)
     assert "decode time of all 24" in text
+    assert logging.getLogger("adaptive_dd").level == logging.NOTSET, "the log's level is put back"
 
 
 def test_an_unknown_scenario_is_named_with_those_that_exist() -> None:
