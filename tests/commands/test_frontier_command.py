@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +71,12 @@ def test_show_draws_to_a_file(ending: str, tmp_path: Path) -> None:
 
 
 def test_the_same_frontier_gives_the_same_drawing(tmp_path: Path) -> None:
+    drawn = []
     for name in ("a.svg", "b.svg"):
         said("show", NOTE, "--plot", str(tmp_path / name))
-    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+        # The drawing library names its clip paths after memory addresses; a name is no part of the drawing.
+        drawn.append(re.sub(r"p[0-9a-f]{10}", "clip", (tmp_path / name).read_text(encoding="utf-8")))
+    assert drawn[0] == drawn[1]
 
 
 def test_a_whole_grid_with_kinds_spreads_and_launch_values_can_be_drawn(tmp_path: Path) -> None:
