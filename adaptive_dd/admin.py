@@ -13,6 +13,7 @@ from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 from pydantic import BaseModel
 
@@ -81,6 +82,12 @@ def _same_origin(request: Request) -> None:
         raise HTTPException(403, "this switch answers only its own page and tools without an Origin")
     if not request.headers.get("content-type", "").startswith("application/json"):
         raise HTTPException(415, "expected a JSON body with content-type application/json")
+
+
+async def _refused(request: Request, error: RequestValidationError) -> JSONResponse:
+    """What is wrong with a request, in one line and without its values: those may not even be JSON (NaN)."""
+    faults = (f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+    return JSONResponse({"detail": "; ".join(faults)}, status_code=422)
 
 
 def decision_view(record: Record) -> dict[str, Any]:
@@ -161,6 +168,7 @@ def health_view(panel: Panel) -> dict[str, Any]:
 def admin_app(panel: Panel) -> FastAPI:
     """The API over a panel."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    app.exception_handler(RequestValidationError)(_refused)
     page = resources.files("adaptive_dd").joinpath("page.html").read_text(encoding="utf-8")
 
     @app.get("/_dd/")

@@ -113,3 +113,24 @@ def test_no_answer_of_the_api_is_open_to_other_origins(panel: Panel) -> None:
         response = call(panel, "GET", path, headers={"origin": "http://elsewhere"})
         assert response.status_code == 200
         assert "access-control-allow-origin" not in response.headers
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/_dd/mode", b'{"mode": 1e999}'),
+        ("/_dd/mode", b'{"mode": NaN}'),
+        ("/_dd/mode", b'{"mode": "\\ud800"}'),
+        ("/_dd/mode", b"{"),
+        ("/_dd/mode", b""),
+        ("/_dd/freeze", b'{"frozen": NaN}'),
+        ("/_dd/freeze", b'{"frozen": [[1e999]]}'),
+    ],
+)
+def test_a_body_that_is_wrong_in_any_way_is_refused_in_one_line(panel: Panel, path: str, body: bytes) -> None:
+    answer = call(panel, "POST", path, content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 422
+    assert answer.json()["detail"].startswith("body")
+    assert "\n" not in answer.json()["detail"]
+    assert panel.engine.state.settings.mode is Mode.OBSERVE
+    assert not panel.engine.state.frozen
