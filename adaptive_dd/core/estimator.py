@@ -376,11 +376,35 @@ def _jump(learned: Learned, bucket: int, load: int) -> float:
 _MIDDLING: Vector = (1.0, 1.0, 3.0, 0.5)
 
 
-def rho_of(learned: Learned, bucket: int, load: int, name: str) -> float:
+def rho_of(learned: Learned, bucket: int, load: int, arm: Arm) -> float:
     """An arm's residual: log factor on the line."""
-    shape, node = learned.shapes.get(load), learned.nodes.get(node_of(bucket, load))
-    total = 0.0 if shape is None else shape.rho.get(name, NOTHING).mean
-    return total if node is None else total + node.rho.get(name, NOTHING).mean
+    shape, node = learned.shapes.get(load, NO_SHAPE), learned.nodes.get(node_of(bucket, load), NO_NODE)
+    return residual(shape, node, arm)
+
+
+def residual(shape: Shape, node: Node, arm: Arm) -> float:
+    """An arm's residual from a load's shape and a node.
+
+    Without a p it is worked out from the arm's own sums, so that it is right for the line as it stands now: a line
+    that tilts for another arm's sake must not take along what an arm was seen to cost. With a p the drafted length
+    differs from the tables, and the running means against these are kept.
+    """
+    name = arm.name
+    at_load, at_node = shape.rho.get(name, NOTHING), node.rho.get(name, NOTHING)
+    if arm.p_min > 0.0:
+        return at_load.mean + at_node.mean
+    own, here = shape.fit.by_arm.get(name), node.fit.by_arm.get(name)
+    total = 0.0
+    if own is not None:
+        total = _off_line(shape.fit.coef, own) * at_load.weight / (at_load.weight + RHO_LEAN)
+    if here is not None:
+        total += (_off_line(node.fit.coef, here) - total) * at_node.weight / (at_node.weight + RHO_LEAN)
+    return total
+
+
+def _off_line(coef: Vector, own: Sums) -> float:
+    """Log of an arm's mean cycle time over the line's at its mean features."""
+    return math.log(own[10] / (coef[0] * own[0] + coef[1] * own[1] + coef[2] * own[2] + coef[3] * own[3]))
 
 
 def bias_of(learned: Learned, key: str, arm: Arm) -> float:
@@ -441,7 +465,8 @@ def outlooks(learned: Learned, place: Place, arms: tuple[Arm, ...]) -> list[Outl
     bucket, load = place.bucket, place.load
     t0, t1, t2, t3 = node_coef(learned, bucket, load)
     shape, node = learned.shapes.get(load, NO_SHAPE), learned.nodes.get(node_of(bucket, load))
-    load_rho, node_rho = shape.rho, {} if node is None else node.rho
+    here = NO_NODE if node is None else node
+    load_rho, node_rho = shape.rho, here.rho
     text, everything = (
         learned.texts.get(text_key(place.kind, bucket), NO_TEXT),
         learned.texts.get("", NO_TEXT),
@@ -464,7 +489,7 @@ def outlooks(learned: Learned, place: Place, arms: tuple[Arm, ...]) -> list[Outl
             shift = round(20.0 * shift) / 20.0
         table = draft_table(depth, arm.p_min, shift)
         lean = BIAS_LEAN if arm.p_min == 0.0 else BIAS_LEAN_P
-        of_time = common + apart.get(name, 0.0) + at_load.mean + at_node.mean
+        of_time = common + apart.get(name, 0.0) + residual(shape, here, arm)
         factor = math.exp(of_time + heard.shrunk(lean) + heard_all.shrunk(lean))
         u0, u1, u2, u3 = t0 * factor, t1 * factor, t2 * factor, t3 * factor
         cost = [
@@ -565,7 +590,7 @@ def _time_error(learned: Learned, answer: Answer, seen: Cycle, typical: Vector) 
     node, name = learned.nodes.get(node_of(answer.bucket, answer.load)), answer.arm.name
     if node is None:
         return 0.0, False
-    rho = rho_of(learned, answer.bucket, answer.load, name)
+    rho = rho_of(learned, answer.bucket, answer.load, answer.arm)
     expected = math.log(line(node.fit.coef, typical)) + rho + learned.common + learned.apart.get(name, 0.0)
     return math.log(seen.cycle_ms) - expected, node.rho.get(name, NOTHING).weight > FAMILIAR
 
