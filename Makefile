@@ -4,7 +4,8 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 SOURCE := pyproject.toml
 
-.PHONY: run test check test-real real-servers docs bench clean
+.PHONY: run test check test-real real-servers docs clean
+.PHONY: bench sim-bench guarantee calibration-trial calibration-real real-bench places-bench
 
 $(VENV)/.installed: $(SOURCE)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -45,9 +46,37 @@ test-real: real-servers
 docs: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.docs_tables
 
-# What the relay costs, side by side with the direct path (and nginx where it is installed): some ten minutes.
+# What the proxy costs, side by side with the direct path (and nginx where it is installed): some twenty minutes.
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.benchmarks.relay
+	$(BIN)/python -m tests.benchmarks.time_to_first_byte
+	$(BIN)/python -m tests.benchmarks.decide
+
+# Every rival and ours on the same simulated servers; writes its table into docs/benchmarks.md. An hour on 2 cores.
+sim-bench: $(VENV)/.installed-dev
+	$(BIN)/adaptive-dd bench --markdown docs/benchmarks.md
+
+# The promise in random worlds, hostile ones among them, and with nothing to lose; writes its tables. Hours.
+guarantee: $(VENV)/.installed-dev
+	$(BIN)/adaptive-dd bench --guarantee 2000 --markdown docs/benchmarks.md
+	$(BIN)/adaptive-dd bench --guarantee 2000 --truthful --alpha 0 --c0 0 --markdown docs/benchmarks.md
+
+# How near calibration comes to the true best setting, against the naive plan, on simulated servers.
+calibration-trial: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.benchmarks.calibration_trial
+
+# Calibrate a real server, then measure what its frontier is worth; writes docs/calibration.md. Half an hour.
+calibration-real: real-servers
+	$(BIN)/python -m tests.benchmarks.calibration_real --write
+
+# Policies in turns on one real server; writes docs/benchmarks.md. FRONTIER is a file that calibrate wrote.
+FRONTIER ?= 0:n8,p0.0
+real-bench: real-servers
+	$(BIN)/python -m tests.benchmarks.real --frontier '$(FRONTIER)' --write
+
+# Conversations that stay where their prompt cache lives, against careless switching, on simulated servers.
+places-bench: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.benchmarks.places
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
