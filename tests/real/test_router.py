@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -25,9 +26,11 @@ from tests.support.process import run_cli
 SETTINGS = ("n0", "n2", "n8", "n8,p0.6")
 ALIASES = tuple(f"gemma@{name}" for name in ("off", "n2", "n8", "n8-p0.6"))
 # The static policy plays one setting for each length of prompt that `prompt` makes.
-LADDER = "0:n0;60:n2;120:n8;200:n8,p0.6"
-WORDS = {"n0": 20, "n2": 80, "n8": 150, "n8,p0.6": 260}
+LADDER = "0:n0;20:n2;40:n8;60:n8,p0.6"
+NUMBERS = {"n0": 3, "n2": 7, "n8": 12, "n8,p0.6": 18}
 LOAD_S = 240.0
+# As in `servers.command`: two threads wait for each other on a machine that is busy with other work.
+THREADS = os.environ.get("ADAPTIVE_DD_REAL_THREADS", "2")
 
 
 @dataclass(frozen=True)
@@ -54,10 +57,10 @@ class Router:
 
     def child(self, alias: str) -> int:
         """Process id of a preset's own server."""
-        for line in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split():
-            words = Path(f"/proc/{line}/cmdline").read_bytes().split(b"\0")
-            if alias.encode() in words:
-                return int(line)
+        for listed in Path(f"/proc/{self.process.pid}/task").glob("*/children"):
+            for child in listed.read_text().split():
+                if alias.encode() in Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0"):
+                    return int(child)
         raise AssertionError(f"no child serves {alias}")
 
 
@@ -71,7 +74,7 @@ def router(garage: Garage, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     made = run_cli(
         *("presets", "--model", str(model("target-f32.gguf")), "--draft", str(model("draft-q2_k.gguf"))),
         *("--settings", "off,n2,n8,n8,p0.6", "--name", "gemma", "--out", str(folder / "presets.ini")),
-        *("--option", "ctx-size=4096", "--option", "parallel=1", "--option", "threads=2"),
+        *("--option", "ctx-size=4096", "--option", "parallel=1", "--option", f"threads={THREADS}"),
         *("--option", "ubatch-size=64", "--option", "batch-size=256"),
     )
     assert made.returncode == 0, made.stderr
@@ -109,10 +112,10 @@ def _until(proxy: RealProxy, said: str, seconds: float = 60.0) -> None:
 _fresh = iter(range(1000))
 
 
-def prompt(setting: str) -> str:
+def prompt(setting: str, numbers: int = 0) -> str:
     """A prompt of a length that the ladder plays `setting` for, and that was never asked before."""
     start = next(_fresh) * 7 + 100
-    return "Count on: " + " ".join(str(start + step)[-3:] for step in range(WORDS[setting] // 4))
+    return "Count: " + " ".join(str(start + step)[-3:] for step in range(numbers or NUMBERS[setting]))
 
 
 @dataclass(frozen=True)
@@ -148,8 +151,8 @@ def ask(url: str, path: str, body: dict[str, Any]) -> Said:
 
 
 def complete(url: str, text: str, **more: Any) -> Said:
-    """A greedy completion of 32 tokens."""
-    body = {"model": "gemma", "prompt": text, "max_tokens": 32, "temperature": 0, "ignore_eos": True, **more}
+    """A greedy completion of 24 tokens."""
+    body = {"model": "gemma", "prompt": text, "max_tokens": 24, "temperature": 0, "ignore_eos": True, **more}
     return ask(url, "/v1/completions", body)
 
 
@@ -158,7 +161,7 @@ def test_each_request_is_played_by_its_own_preset_as_the_timings_show(
     static: RealProxy, stream: bool
 ) -> None:
     depth = {}
-    for setting in (*SETTINGS, *reversed(SETTINGS)):
+    for setting in (*SETTINGS, SETTINGS[0]):
         said = complete(static.url, prompt(setting), stream=stream)
         assert (said.headers["x-dd-setting"], said.headers["x-dd-applied"]) == (setting, "true")
         assert b'"model":"gemma"' in said.body
@@ -189,20 +192,22 @@ def test_clients_see_one_model_and_the_router_knows_its_public_name(
 def test_routes_that_drop_fields_are_acted_on(
     static: RealProxy, router: Router, route: str, stream: bool
 ) -> None:
-    def last_task() -> int:
-        return int(call(router.url + "/slots?model=gemma@n8")[0].get("id_task", -1))
-
-    text = prompt("n8")
+    before = _last_task(router, "gemma@n8")
+    text = prompt("n8", numbers=8)  # a template adds some tokens
     body: dict[str, Any] = {"model": "gemma", "stream": stream}
     if route == "/v1/messages":
         body |= {"max_tokens": 8, "messages": [{"role": "user", "content": text}]}
     else:
         body |= {"max_output_tokens": 8, "input": text}
-    before = last_task()
     said = ask(static.url, route, body)
-    assert (said.headers["x-dd-setting"], said.headers["x-dd-applied"]) == ("n8", "true")
-    assert last_task() != before
+    assert (said.headers["x-dd-setting"], said.headers["x-dd-applied"]) == ("n8", "true"), said.headers
+    assert _last_task(router, "gemma@n8") != before
     assert b"gemma@" not in said.body
+
+
+def _last_task(router: Router, alias: str) -> object:
+    """Number of the last request that a preset's own server worked on."""
+    return call(f"{router.url}/slots?model={alias.replace('@', '%40')}")[0].get("id_task")
 
 
 def talk(url: str, name: str, start: str) -> list[tuple[int, int]]:
@@ -210,7 +215,7 @@ def talk(url: str, name: str, start: str) -> list[tuple[int, int]]:
     messages = [{"role": "user", "content": start}]
     seen = []
     for turn in range(10):
-        body = {"model": name, "messages": messages, "max_tokens": 24, "temperature": 0, "ignore_eos": True}
+        body = {"model": name, "messages": messages, "max_tokens": 12, "temperature": 0, "ignore_eos": True}
         said = ask(url, "/v1/chat/completions", body)
         seen.append((said.timings["prompt_n"], said.timings["cache_n"]))
         answer = json.loads(said.body)["choices"][0]["message"]["content"]
@@ -224,18 +229,22 @@ def talk(url: str, name: str, start: str) -> list[tuple[int, int]]:
 def test_a_conversation_of_ten_turns_sticks_and_its_cache_grows_as_it_does_directly(
     router: Router, tmp_path: Path
 ) -> None:
-    opening = " ".join(f"{word} follows {word + 1}," for word in range(200, 320))
+    opening = " ".join(f"{word} follows {word + 1}," for word in range(200, 232))
     direct = talk(router.url, "gemma@off", "Directly: " + opening)
     with proxying(router.url, tmp_path / "run", "--actuator", "presets") as proxy:
         _until(proxy, "arms that answer now")
         through = talk(proxy.url, "gemma", "Through it: " + opening)
-        moves = {row["setting"] for row in proxy.own("decisions?last=20")["decisions"]}
-    for (processed, cached), (processed_directly, cached_directly) in zip(
-        through[1:], direct[1:], strict=True
+        played = [row["setting"] for row in reversed(proxy.own("decisions?last=20")["decisions"])]
+    # One move, while the conversation is young, may pay; then it stays, and grows as it does without the proxy.
+    moves = [turn for turn, (was, now) in enumerate(itertools.pairwise(played), start=1) if was != now]
+    assert len(played) == 10
+    assert len(moves) <= 1, (played, through)
+    for turn, ((processed, cached), (directly, cached_directly)) in enumerate(
+        zip(through, direct, strict=True)
     ):
-        assert processed <= processed_directly + 16, (through, direct)
-        assert cached >= cached_directly - 40, (through, direct)
-    assert len(moves) == 1, moves
+        if turn not in moves:
+            assert processed <= directly + 16, (turn, through, direct)
+            assert cached >= cached_directly - 40, (turn, through, direct)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -265,7 +274,7 @@ def test_two_plain_servers_of_the_older_build_are_replicas(garage: Garage, tmp_p
     garage.clear()
     with starting("b9101", drafter=False) as plain, starting("b9101", *draft_flags(8)) as drafting:
         arms = ("--arm", f"off={plain.url}", "--arm", f"n8={drafting.url}")
-        with _replicating(tmp_path / "run", *arms, "--mode", "static", "--frontier", "0:n0;60:n8") as proxy:
+        with _replicating(tmp_path / "run", *arms, "--mode", "static", "--frontier", "0:n0;20:n8") as proxy:
             shallow, deep = (complete(proxy.url, prompt(setting)) for setting in ("n0", "n8"))
             assert (shallow.headers["x-dd-setting"], shallow.depth) == ("n0", 0.0)
             assert deep.headers["x-dd-setting"] == "n8"
