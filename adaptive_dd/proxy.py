@@ -87,6 +87,9 @@ class Relay:
         if wants_websocket(scope["headers"]):
             await exchange.answer_ourselves(501, "this proxy and llama-server speak no websocket")
             return
+        if scope["method"] == "CONNECT":  # whatever length it declares, the parser gives it no body
+            await exchange.answer_ourselves(501, "this proxy opens no tunnels")
+            return
         if unknown_coding(scope["headers"]):
             await exchange.answer_ourselves(501, "the only transfer encoding understood is chunked")
             return
@@ -442,13 +445,19 @@ class _Exchange:
             await self._pass_all(chunks)
             return
         await self._start(reply.status, headers)
-        async for chunk in chunks:
-            if self.tap is not None:
-                self.tap.feed(chunk)
-            if changed := _through(changes, chunk):
-                await self.send({"type": "http.response.body", "body": changed, "more_body": True})
-        if rest := _through(changes, b"", last=True):
-            await self.send({"type": "http.response.body", "body": rest, "more_body": True})
+        try:
+            async for chunk in chunks:
+                if self.tap is not None:
+                    self.tap.feed(chunk)
+                await self._send_some(_through(changes, chunk))
+        except DiedError:  # what was held back for a change has come, and is the client's
+            await self._send_some(_through(changes, b"", last=True))
+            raise
+        await self._send_some(_through(changes, b"", last=True))
+
+    async def _send_some(self, data: bytes) -> None:
+        if data:
+            await self.send({"type": "http.response.body", "body": data, "more_body": True})
 
     def _decision_headers(self) -> list[Header]:
         if self.choice is None:
@@ -490,6 +499,9 @@ class _Exchange:
     async def _break_off(self, *, ours: bool) -> None:
         """The answer cannot be completed: make that visible, quietly."""
         if not self.started and (ours or self.status is not Status.CLIENT_GONE):
+            if self.status is Status.CUT and not ours:
+                await self._upstream_absent("llama-server closed the connection in the middle of its answer")
+                return
             self.choice = None  # what failed may be in it
             await self.answer_ourselves(502, "the proxy failed to relay this request")
             return

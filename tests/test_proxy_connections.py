@@ -707,6 +707,15 @@ def test_a_websocket_upgrade_gets_a_quick_clean_501(key: str) -> None:
         assert ask(world.port).status == 200
 
 
+def test_a_tunnel_is_refused_cleanly_also_with_a_body() -> None:
+    with serving() as world:
+        got = ask(world.port, "CONNECT", "/v1/chat/completions", b'{"prompt": "a"}')
+        assert got.status == 501
+        assert got.json["error"]["message"] == "this proxy opens no tunnels"  # type: ignore[index]
+        assert world.fake.links == 0
+        assert world.metrics.value("own_failures_total", where="relay") == 0
+
+
 def test_an_offer_of_http_2_is_passed_over() -> None:
     with serving() as world, Client(world.port) as client:
         extra = (

@@ -372,17 +372,27 @@ def test_an_answer_that_breaks_off_while_it_is_annotated_is_broken_off() -> None
 
     with serving(script, annotate=True) as world:
         got = ask(world.port, "POST", CHAT, BODY)
-        assert got.body == delta("a")
+        assert got.body == delta("a") + b"data: {"
         assert not got.complete
-        with Client(world.port) as client:
-            client.send(request("POST", CHAT, b"{}"))
-            try:
-                whole = client.answer()
-                assert whole.status == 502 or not whole.complete
-            except (EOFError, ConnectionResetError):
-                pass
+        whole = ask(world.port, "POST", CHAT, b"{}")
+        assert whole.status == 502
+        assert "middle of its answer" in whole.json["error"]["message"]  # type: ignore[index]
+        assert whole.values("retry-after")
         assert world.chooser.outcome(1).status is Status.CUT
         assert world.chooser.outcome(2).status is Status.CUT
+
+
+def test_a_last_event_that_was_held_for_its_note_reaches_the_client_when_the_server_dies_after_it() -> None:
+    async def script(request: Received, peer: Peer) -> None:
+        await peer.start()
+        await peer.chunk(delta("a") + last_event())
+        await asyncio.sleep(0.05)
+        peer.reset()
+
+    with serving(script, setting=Setting(4), annotate=True) as world:
+        got = ask(world.port, "POST", CHAT, BODY)
+        assert not got.complete
+        assert json.loads(got.body.removeprefix(delta("a"))[6:])["dynamic_draft"] == NOTE
 
 
 def test_a_very_large_answer_is_passed_on_without_a_note() -> None:
