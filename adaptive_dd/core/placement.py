@@ -53,7 +53,8 @@ def placed(plan: Plan, context: Context, headroom_ms: float, *, answer_tokens: f
     paid = [o for o in options if price_ms(context, o) <= headroom_ms] or [fallback]
     known = [o for o in paid if o.reason != "explore"] or [fallback]
     proven = _staying(context, plan.proven, known, answer_tokens)
-    best = proven if context.blind else _staying(context, plan.best, paid, answer_tokens)
+    sure = [o for o in paid if o.reason != "explore" or free_to_try(context, o.arm)] or [fallback]
+    best = proven if context.blind else _staying(context, plan.best, sure, answer_tokens)
     tries = [o for o in plan.tries if _may_be_tried(context, o) and price_ms(context, o) <= headroom_ms]
     return replace(
         plan,
@@ -76,10 +77,12 @@ def price_ms(context: Context, option: Option) -> float:
 
 
 def _back_ms(context: Context) -> float:
-    """Prompt time of leaving an arm again. A price that nobody knows yet is too high."""
+    """What an arm may cost that turns out slow: leaving it, and as much again until leaving is worth it (who rents
+    skis until he has paid for a pair pays at most twice). A price that nobody knows yet is too high.
+    """
     tokens = context.prompt_tokens or 0
     unknown = context.prompt_ms_per_token <= 0.0 and tokens >= FEWEST_TOKENS
-    return math.inf if unknown else tokens * context.prompt_ms_per_token
+    return math.inf if unknown else 2.0 * tokens * context.prompt_ms_per_token
 
 
 def may_refresh(context: Context, baseline: Setting, headroom_ms: float) -> bool:

@@ -69,17 +69,23 @@ def test_in_the_middle_of_a_conversation_nothing_is_tried_and_the_baseline_is_no
 
 def test_trying_reckons_with_the_way_back() -> None:
     dear = at(None, ms=2.0)
-    assert price_ms(dear, TRIAL) == 900.0 + 8000.0
+    assert price_ms(dear, TRIAL) == 900.0 + 2 * 8000.0
     assert price_ms(dear, LEARNED) == 0.0
-    assert price_ms(dear, replace(LEARNED, reason="frontier")) == 8000.0, "a frontier may lie"
+    assert price_ms(dear, replace(LEARNED, reason="frontier")) == 2 * 8000.0, "a frontier may lie"
     assert [o.reason for o in placed(PLAN, dear, ROOM).tries] == ["refresh"]
-    assert [o.reason for o in placed(PLAN, dear, 9000.0).tries] == ["refresh", "explore"]
+    assert [o.reason for o in placed(PLAN, dear, 17_000.0).tries] == ["refresh", "explore"]
 
 
 def test_a_price_of_leaving_that_nobody_knows_is_too_high() -> None:
     assert price_ms(at(None, ms=0.0), TRIAL) == math.inf
     assert price_ms(at(None, ms=0.0, tokens=30), TRIAL) == 900.0
     assert price_ms(at(None, ms=0.0), LEARNED) == 0.0
+
+
+def test_nobody_pays_a_switch_for_an_unproven_arm() -> None:
+    eager = replace(PLAN, best=TRIAL)
+    assert placed(eager, at(OFF, turns=99), 1e9).best.arm == N4, "proven, and worth the switch"
+    assert placed(eager, at(None, ms=0.001), ROOM).best.arm == N8
 
 
 def test_without_a_conversation_there_is_no_way_back_to_pay() -> None:
