@@ -15,7 +15,6 @@ from adaptive_dd.core.domain import Cell
 from adaptive_dd.core.estimator import Learned, Place
 from adaptive_dd.core.guard import NEW, Guard, Standing, Trial
 from adaptive_dd.core.policy import Candidate, Plan, Stakes
-from adaptive_dd.core.seeding import ROW_WEIGHT
 from adaptive_dd.core.state import SORTS, State, credits_for
 
 # The texts that a sort of conversation stands for: centre and spread in logits.
@@ -26,8 +25,8 @@ SORT_LIKELIHOODS = tuple(likelihood(centre, SORT_SD) for centre in SORT_CENTRES)
 # tokens), and at this upper quantile of an arm's cost.
 LONGER, TOKENS_GUESS, STRETCH = 1.25, 250.0, 1.3
 PLANS = len(SORTS) + 2
-# Answers of an arm at which its frontier row and the estimator are believed alike.
-CLAIM_LEAN = 3.0
+# Answers of an arm after which its frontier row is no longer believed against the estimator.
+CLAIM_ANSWERS = 5.0
 # Until something pays, trials may be expected to cost this share of the baseline's time, and a third of c0: where
 # nothing can win, that is all that looking for it costs.
 THRIFT = 0.001
@@ -65,7 +64,7 @@ def planned(
     may_try = settings.alpha > 0.0 or settings.c0_ms > 0.0
     total = kept.total
     spare = total.saved_ms + min(THRIFT, settings.alpha) * total.ref_ms + settings.c0_ms / 3.0
-    beliefs = _beliefs(state, learned, cell, trials)
+    beliefs = _beliefs(kept, cell, trials)
     new = list(old)
     for sort in sorts:
         text = product(texts, SORT_LIKELIHOODS[sort - 1]) if sort else texts
@@ -90,16 +89,17 @@ def planned(
     return tuple(new)
 
 
-def _beliefs(
-    state: State, learned: Learned, cell: Cell, trials: Mapping[str, Trial]
-) -> Mapping[str, tuple[float, float]]:
-    """What the frontier claims of arms (log gain), and the share of belief that it still has against the estimator."""
-    shape = learned.shapes.get(cell.load, estimator.NO_SHAPE)
+def _beliefs(kept: Guard, cell: Cell, trials: Mapping[str, Trial]) -> Mapping[str, tuple[float, float]]:
+    """What the frontier claims of arms (log gain), and the share of belief that it still has against the estimator.
+
+    A claim is about a bucket: answers of the arm in any of its cells count against it.
+    """
+    near = [other for where, other in kept.trials.items() if where.bucket == cell.bucket]
     found = {}
     for name, trial in trials.items():
         if trial.claim > 0.0 and trial.standing is Standing.CREDITED:
-            played = max(trial.weight, shape.rho.get(name, estimator.NOTHING).weight - ROW_WEIGHT)
-            found[name] = (trial.claim, CLAIM_LEAN / (CLAIM_LEAN + max(0.0, played)))
+            played = sum([other[name].weight for other in near if name in other])
+            found[name] = (trial.claim, max(0.0, 1.0 - played / CLAIM_ANSWERS))
     return found
 
 
