@@ -48,7 +48,8 @@ KINDS: Mapping[str, Mapping[str, object]] = {
 }
 # Before each measured answer, a short one on the same text with another end: it reads the prompt, into the drafter too,
 # and makes the drafter forget the answer before. b9101 hands out what an equal prompt was answered with as a draft
-# [its common/speculative.cpp: "pass back the previous results"], which would flatter every setting but the first.
+# [its common/speculative.cpp: "pass back the previous results"], which would flatter every setting but the first
+# [measured, n8: 14 of 128 drafts accepted, 26 of 30 when asked again, 14 of 128 after another end].
 PRIMING_TOKENS = 4
 OTHER_END_TOKENS = 4
 # Room for an answer, the server's own reserve included.
