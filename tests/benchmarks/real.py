@@ -101,11 +101,8 @@ def play(
     """Play the workload until it is done or the time is up; whole sessions only."""
     order, played, began_s = random.Random(seed), [], time.monotonic()
     with policies(server, frontier, skipped) as made:
-        warm = next(iter(workload(5, tokens=tokens, seed=seed + 1)))
-        for policy in made:
-            if policy.proxy is None:
-                policy.play(warm[0])
-                policy.decode_ms.clear()
+        # Cold pages: the first request after a load is slow.
+        call(server.url + "/completion", "POST", {"prompt": "Warming up:", "n_predict": 8})
         for session in workload(count, tokens=tokens, seed=seed):
             for policy in order.sample(made, len(made)):
                 for request in session:

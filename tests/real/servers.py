@@ -23,6 +23,8 @@ from tests.real.install import binary, model
 # Loading a model from cold pages on two cores takes some seconds; a build that takes longer is stuck.
 START_S = 120.0
 CONTEXT_TOKENS = 8192
+# A deep draft on a machine with other work can take minutes for a few tokens.
+PATIENCE_S = 1200.0
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ def call(url: str, method: str = "GET", body: object = None, headers: dict[str, 
     data = None if body is None else json.dumps(body).encode()
     named = {"Content-Type": "application/json", **(headers or {})}
     request = urllib.request.Request(url, data=data, method=method, headers=named)
-    with urllib.request.urlopen(request, timeout=120) as answer:
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
         return json.loads(answer.read())
 
 
