@@ -23,7 +23,7 @@ SORT_SD = 0.45
 SORT_LIKELIHOODS = tuple(likelihood(centre, SORT_SD) for centre in SORT_CENTRES)
 # Worst cases are reckoned with answers this much longer than the kind's mean (before any was seen: with this many
 # tokens), and at this upper quantile of an arm's cost.
-LONGER, TOKENS_GUESS, STRETCH = 1.25, 250.0, 1.3
+LONGER, TOKENS_GUESS, STRETCH = 1.5, 250.0, 1.64
 PLANS = len(SORTS) + 2
 # Answers of an arm after which its frontier row is no longer believed against the estimator.
 CLAIM_ANSWERS = 5.0

@@ -202,6 +202,8 @@ def _option(candidate: Candidate, baseline: Candidate, stakes: Stakes) -> Option
     if standing in PROVEN:
         reason = "frontier" if standing is Standing.CREDITED else "learned"
         worst = 0.0 if stakes.may_try else -math.inf
+        if standing is Standing.CREDITED and stakes.may_try:
+            worst = _worst(candidate, stakes)  # on credit of the budget: a frontier may lie
         return Option(candidate.arm.setting, reason, 1.0, worst, candidate.mean)
     return Option(candidate.arm.setting, "explore", 1.0, _worst(candidate, stakes), candidate.mean)
 
