@@ -91,13 +91,29 @@ def listed_commands() -> list[ListedCommand]:
     return listed
 
 
+# Options and arguments that do not fit: the parent of every such error, whichever click typer brings.
+_MISUSE: Any = typer.BadParameter.__base__
+
+
+def _say_misuse(error: Any) -> None:
+    """One line, as for any other wrong input, instead of the framework's box. (Help for no arguments was printed.)"""
+    message = " ".join(error.format_message().split())
+    if message:
+        where = error.ctx.command_path if error.ctx is not None else "adaptive-dd"
+        print(f"adaptive-dd: {message.rstrip('.')}; see {where} --help", file=sys.stderr)
+
+
 def main() -> None:
     """Entry point: one line for an expected error, and its exit code."""
     known = [word for word in sys.argv[1:2] if word in COMMANDS + HIDDEN]
     try:
-        app_with(known or (*COMMANDS, *HIDDEN))()
+        code = app_with(known or (*COMMANDS, *HIDDEN))(standalone_mode=False)
+    except _MISUSE as error:
+        _say_misuse(error)
+        raise SystemExit(2) from None
     except AdaptiveDDError as error:
         print(f"adaptive-dd: {error}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
         raise SystemExit(130) from None
+    raise SystemExit(code if isinstance(code, int) else 0)
