@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -24,6 +25,9 @@ from adaptive_dd.reader import Reader
 
 # Decisions that are looked at: some seconds of work, and more than anybody's last week.
 LAST = 20_000
+
+# Columns of what goes into a pipe or a file: enough for the widest table.
+WIDTH = 140
 
 
 def inspect(
@@ -61,7 +65,8 @@ def inspect(
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return
-    console = Console()
+    # rich takes 80 columns where there is no terminal, which cuts every heading.
+    console = Console() if sys.stdout.isatty() else Console(width=WIDTH)
     for part in parts:
         console.print(part)
 

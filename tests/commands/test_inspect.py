@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -156,3 +159,13 @@ def test_a_decision_that_is_not_there_is_one_clear_line(learned_dir: Path) -> No
     done = run_here("inspect", "--state-dir", str(learned_dir), "--explain", "99999")
     assert done.returncode == 2
     assert done.stderr.startswith("adaptive-dd: --explain 99999: not in")
+
+
+def test_nothing_is_cut_short_where_there_is_no_terminal(learned_dir: Path) -> None:
+    environ = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
+    command = [sys.executable, "-m", "adaptive_dd", "inspect", "--state-dir", str(learned_dir)]
+    shown = subprocess.run(
+        command, capture_output=True, text=True, env=environ, timeout=60, check=True
+    ).stdout
+    assert "expected ms/token" in shown
+    assert "\u2026" not in shown
