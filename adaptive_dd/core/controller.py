@@ -94,7 +94,7 @@ def decide(state: State, context: Context, rng: Rng) -> Decision:
     return Decision(option.arm, option.reason, option.share, cell)
 
 
-def _settled(state: State, context: Context) -> tuple[Setting, str] | None:  # noqa: PLR0911 - an order of precedence
+def _settled(state: State, context: Context) -> tuple[Setting, str] | None:
     """What is sent, and why, where there is nothing to choose; in order of precedence."""
     settings, unheard = state.settings, UNHEARD.get(state.facts.listens)
     if context.untouchable:

@@ -345,12 +345,17 @@ def priced(kept: Guard, node: int, reading: Reading, coef: Vector, number: int) 
 # --- the rule ------------------------------------------------------------------------------------------------
 
 
+# Share of c0 that trials may spend: the last one may cost more than was reckoned. It is lent with the baseline's first
+# answers, because a worst case in a machine that was hardly heard is a guess.
+LENT, HEARD = 0.8, 6.0
+
+
 def headroom_ms(kept: Guard, *, alpha: float, c0_ms: float, quantile: float) -> float:
     """What may still be lost: B - slack - reserved + alpha Ref + c0."""
-    total = kept.total
-    return (
-        total.saved_ms - total.slack_ms(quantile) - sum(kept.reserved.values()) + alpha * total.ref_ms + c0_ms
-    )
+    total, heard = kept.total, sum([price.weight for price in kept.prices.values()])
+    lent_ms = LENT * c0_ms * min(1.0, heard / HEARD)
+    reserved_ms = sum(kept.reserved.values())
+    return total.saved_ms - total.slack_ms(quantile) - reserved_ms + alpha * total.ref_ms + lent_ms
 
 
 def bucket_headroom_ms(kept: Guard, bucket: int, *, alpha: float, c0_ms: float) -> float:
@@ -362,8 +367,18 @@ def bucket_headroom_ms(kept: Guard, bucket: int, *, alpha: float, c0_ms: float) 
     return account.saved_ms + alpha * account.ref_ms + c0_ms + 0.5 * max(0.0, kept.total.saved_ms)
 
 
+# Share of texts, the worst ones, that a worst case is the mean of.
+TAIL = 0.2
+
+
 def worst_ms(cost: list[float], price: Weights, text: Weights, *, stretch: float, tokens: float) -> float:
-    """What an unproven arm may lose on a request: text for text, where its cost at the upper end of its interval is
-    above the baseline's price; text on which it would gain counts for nothing."""
-    lost = sum([max(0.0, stretch * c - p) * w for c, p, w in zip(cost, price, text, strict=True)])
-    return tokens * lost
+    """What an unproven arm may lose on a request, in ms: its expected shortfall over the worst texts (`TAIL` of them),
+    with its cost at the upper end of its interval; text on which it would gain counts for nothing."""
+    losses = sorted([(stretch * c - p, w) for c, p, w in zip(cost, price, text, strict=True)], reverse=True)
+    left, lost = TAIL, 0.0
+    for loss, weight in losses:
+        if loss <= 0.0 or left <= 0.0:
+            break
+        part = min(weight, left)
+        lost, left = lost + loss * part, left - part
+    return tokens * lost / TAIL

@@ -45,6 +45,8 @@ HOPELESS = 2.5
 # Standard errors by which an unproven arm must be expected to beat a proven one before it takes its place: until
 # then it is tried like others.
 CAUTION = 0.7
+# An unproven arm may cost at least this factor more than is expected of it, however sure the estimator is.
+LEAST_STRETCH = 1.2
 # Arms that share the trials of a plan.
 TRIED_AT_ONCE = 3
 # Staying with the arm played before costs nothing below this predicted loss: every switch has a price.
@@ -209,7 +211,7 @@ def _option(candidate: Candidate, baseline: Candidate, stakes: Stakes) -> Option
 
 
 def _worst(candidate: Candidate, stakes: Stakes) -> float:
-    stretch = math.exp(stakes.stretch * candidate.sd)
+    stretch = max(LEAST_STRETCH, math.exp(stakes.stretch * candidate.sd))
     return worst_ms(candidate.cost, stakes.price, stakes.text, stretch=stretch, tokens=stakes.tokens)
 
 

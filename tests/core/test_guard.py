@@ -8,7 +8,7 @@ import pytest
 from adaptive_dd.core import guard
 from adaptive_dd.core.acceptance import LEVELS
 from adaptive_dd.core.estimator import Cycle, Reading
-from adaptive_dd.core.guard import NEW, TRANSITIONS, Account, Guard, Signal, Standing
+from adaptive_dd.core.guard import NEW, TRANSITIONS, Account, Guard, Price, Signal, Standing
 from adaptive_dd.core.rng import rng_for
 
 FLAT = (1.0 / len(LEVELS),) * len(LEVELS)
@@ -107,14 +107,29 @@ def test_a_baseline_that_turns_out_faster_takes_back_half_of_what_was_booked_sin
 
 
 def test_headroom_is_savings_less_slack_and_reserves_plus_what_may_be_lost() -> None:
-    kept = Guard(total=Account(saved_ms=300.0, ref_ms=10_000.0), reserved={1: 50.0, 2: 25.0})
-    assert guard.headroom_ms(kept, alpha=0.01, c0_ms=1000.0, quantile=1.6) == pytest.approx(1325.0)
+    often = {0: Price(level=3.0, drawn=(1.0, 1.0, 2.0, 0.5), weight=guard.HEARD, number=9)}
+    kept = Guard(total=Account(saved_ms=300.0, ref_ms=10_000.0), reserved={1: 50.0, 2: 25.0}, prices=often)
+    lent = guard.LENT * 1000.0
+    assert guard.headroom_ms(kept, alpha=0.01, c0_ms=1000.0, quantile=1.6) == pytest.approx(325.0 + lent)
     lost = replace(kept, total=Account(saved_ms=-300.0, ref_ms=10_000.0))
-    assert guard.headroom_ms(lost, alpha=0.01, c0_ms=1000.0, quantile=1.6) == pytest.approx(725.0)
+    assert guard.headroom_ms(lost, alpha=0.01, c0_ms=1000.0, quantile=1.6) == pytest.approx(-275.0 + lent)
+
+
+def test_c0_is_lent_with_the_first_answers_of_the_baseline_and_never_whole() -> None:
+    def lent(answers: float) -> float:
+        price = Price(level=3.0, drawn=(1.0, 1.0, 2.0, 0.5), weight=answers, number=9)
+        kept = Guard(prices={0: price} if answers else {})
+        return guard.headroom_ms(kept, alpha=0.0, c0_ms=1000.0, quantile=1.6)
+
+    assert lent(0.0) == 0.0
+    assert 0.0 < lent(1.0) < lent(3.0) < lent(guard.HEARD) == lent(8.0) < 1000.0
 
 
 def test_the_worst_case_counts_no_text_on_which_an_arm_would_gain() -> None:
     half = (0.5, 0.5, *(0.0,) * (len(LEVELS) - 2))
     price = (10.0,) * len(LEVELS)
     worst = guard.worst_ms([14.0, 2.0, *[0.0] * 11], price, half, stretch=1.0, tokens=100.0)
-    assert worst == pytest.approx(100.0 * 0.5 * 4.0)
+    assert worst == pytest.approx(100.0 * 4.0), "the worst fifth of the texts is all of the losing sort"
+    rare = (0.1, 0.9, *(0.0,) * (len(LEVELS) - 2))
+    worst = guard.worst_ms([14.0, 2.0, *[0.0] * 11], price, rare, stretch=1.0, tokens=100.0)
+    assert worst == pytest.approx(100.0 * 4.0 * 0.1 / guard.TAIL)

@@ -54,7 +54,8 @@ def test_every_generating_route_is_known_under_any_prefix(path: str, endpoint: s
     "path",
     [
         "/health", "/props", "/slots", "/metrics", "/models", "/v1/models", "/tokenize", "/detokenize",
-        "/apply-template", "/embedding", "/v1/embeddings", "/rerank", "/lora-adapters", "/v1/chat/completions/input_tokens",
+        "/apply-template", "/embedding", "/v1/embeddings", "/rerank", "/lora-adapters",
+        "/v1/chat/completions/input_tokens",
         "/v1/responses/input_tokens", "/v1/messages/count_tokens", "/", "", "/completionx", "/v1/chat/completions/",
         "/messages",
     ],
