@@ -294,6 +294,7 @@ REJECTIONS: Mapping[str, str] = {
     "missing": "predicted_n, predicted_ms or prompt_n is missing",
     "no-time": "tokens were generated in no time",
     "too-fast": "more tokens a second than any machine makes",
+    "too-slow": "minutes for each token: the machine slept, or a clock jumped",
     "accepted-above-drafted": "draft_n_accepted is above draft_n",
     "accepted-above-predicted": "more drafts accepted than tokens generated",
     "too-large": "a count or a time beyond anything real",

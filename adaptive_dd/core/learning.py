@@ -10,7 +10,7 @@ from adaptive_dd.core.domain import SERVER, UNTOUCHABLE, Cell, Outcome, Status, 
 from adaptive_dd.core.estimator import SERVER_NAME, Answer, Arm, Learned, Reading, arm_of
 from adaptive_dd.core.events import Decided
 from adaptive_dd.core.guard import NEW, Account, Guard, Signal
-from adaptive_dd.core.planning import PLANS, planned, price_by_text
+from adaptive_dd.core.planning import PLANS, TOKENS_GUESS, planned, price_by_text
 from adaptive_dd.core.state import State, arms_for, cell_of, credits_for, load_level, rooms, sort_of
 
 # Answers of fewer cycles than this say nothing about a cycle.
@@ -20,6 +20,8 @@ SAVING_NOISE = 0.05
 # What a price may be off (log) because the model of text and time that carries it from the baseline's answers to this
 # one is not settled yet: with one baseline answer behind it, realised savings were up to 20% too high in simulation.
 MODEL_DOUBT = 0.4
+# An answer is credited for no more than this many times the kind's mean answer.
+LONGEST_CREDITED = 20.0
 # Gain on residuals after an alarm was explained; none before.
 ALARMED = 3.0
 
@@ -102,7 +104,8 @@ def _heard_baseline(
             reading = replace(reading, time_error=reading.time_error - shift)
     coef = estimator.node_coef(learned, answer.bucket, answer.load)
     kept = guard.priced(kept, node, reading, coef, number)
-    return learned, reading, _booked(kept, answer.bucket, Account(ref_ms=answer.timings.predicted_ms))
+    ref_ms = answer.timings.predicted_ms * _credited(state, answer.kind, answer.timings.decode_tokens)
+    return learned, reading, _booked(kept, answer.bucket, Account(ref_ms=ref_ms))
 
 
 def _heard_other(state: State, cell: Cell, answer: Answer, reading: Reading, number: int) -> Guard:
@@ -122,7 +125,13 @@ def _heard_other(state: State, cell: Cell, answer: Answer, reading: Reading, num
     node = estimator.node_of(cell.bucket, cell.load)
     doubt = kept.prices[node].sd(number)
     off = math.hypot(doubt, MODEL_DOUBT / (1.0 + kept.prices[node].weight))
-    entry = Account(ref_ms - took_ms, ref_ms, off * ref_ms, (SAVING_NOISE * ref_ms) ** 2)
+    saved_ms, share = ref_ms - took_ms, _credited(state, cell.kind, answer.timings.decode_tokens)
+    entry = Account(
+        saved_ms * share if saved_ms > 0.0 else saved_ms,
+        ref_ms * share,
+        off * ref_ms * share,
+        (SAVING_NOISE * ref_ms * share) ** 2,
+    )
     kept = _booked(kept, answer.bucket, entry)
     trials = kept.trials.get(cell) or credits_for(state, cell)
     heard = trials.get(answer.arm.name, NEW).heard(
@@ -134,6 +143,14 @@ def _heard_other(state: State, cell: Cell, answer: Answer, reading: Reading, num
     )
     trials = {**trials, answer.arm.name: heard}
     return replace(kept, trials={**kept.trials, cell: trials}, since_ms=kept.since_ms + ref_ms)
+
+
+def _credited(state: State, kind: str, tokens: int) -> float:
+    """The share of an answer that the account believes: no single one pays for days of trials, however long it says
+    that it was."""
+    length = state.lengths.get(kind)
+    most = LONGEST_CREDITED * (TOKENS_GUESS if length is None else length.mean)
+    return min(1.0, most / max(1, tokens))
 
 
 def _booked(kept: Guard, bucket: int, entry: Account) -> Guard:

@@ -82,9 +82,11 @@ def error_body(path: str, status: int, message: str) -> bytes:
 # --- timings -------------------------------------------------------------------------------------------------
 
 # Above any context window and any answer, so a larger count is an overflow or a wrong unit.
-LARGEST_COUNT = 100_000_000
+LARGEST_COUNT = 10_000_000
 # A week: a decode that long has been interrupted, or the clock has jumped.
-LARGEST_MS = 7 * 24 * 3_600_000.0
+LARGEST_MS = 24 * 3_600_000.0
+# A token that takes longer than this was not decoded in that time: the machine slept, or the clock jumped.
+SLOWEST_MS_PER_TOKEN = 60_000.0
 # Tokens a second of one stream. The fastest hardware in public use gives a few thousand.
 FASTEST_TOKENS_PER_S = 100_000.0
 
@@ -158,4 +160,6 @@ def _contradiction(timings: Timings) -> str:
         return "no-time"
     if timings.decode_tokens * 1000.0 > FASTEST_TOKENS_PER_S * timings.predicted_ms:
         return "too-fast"
+    if timings.decode_tokens and timings.predicted_ms > SLOWEST_MS_PER_TOKEN * timings.decode_tokens:
+        return "too-slow"
     return ""

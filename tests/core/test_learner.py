@@ -12,14 +12,17 @@ from adaptive_dd.core.codec import state_from_json, state_to_json
 from adaptive_dd.core.domain import (
     OFF,
     Context,
+    Decision,
     Frontier,
     FrontierRow,
     Outcome,
     PolicySettings,
     Setting,
     Status,
+    Timings,
 )
 from adaptive_dd.core.events import Began, Decided, FreezeSet, Observed
+from adaptive_dd.core.learning import LONGEST_CREDITED
 from adaptive_dd.core.rng import rng_for
 from tests.core.worlds import N2, Play, World
 
@@ -205,3 +208,15 @@ def test_an_unknown_conversation_and_kind_are_answered_at_once() -> None:
     play = Play(World()).requests(10)
     other = Context(300, conversation="never seen")
     assert controller.decide(play.state, other, rng_for(0, 1)).arm is not None
+
+
+@pytest.mark.parametrize("arm", [Setting(4, 0.0), N2])
+def test_one_absurd_answer_does_not_pay_for_days_of_trials(arm: Setting) -> None:
+    play = Play(World(per_token=0.05, chance=0.9)).requests(80)
+    decision = Decision(arm, "learned", 1.0, controller.cell_of(play.state, play.context))
+    number, before = play.state.next_number, play.state.headroom_ms
+    play.tell(Decided(0.0, number, play.context, decision, 1.0))
+    absurd = Timings(prompt_n=300, prompt_ms=9.0, predicted_n=5_000_000, predicted_ms=6e7)
+    play.tell(Observed(0.0, number, Outcome(Status.OK, absurd)))
+    mean_ms = play.baseline_ms / len(play.decisions)
+    assert play.state.headroom_ms - before < LONGEST_CREDITED * mean_ms

@@ -117,6 +117,9 @@ def test_one_token_in_a_microsecond_is_what_servers_report_of_the_first() -> Non
         ({"draft_n": 3, "draft_n_accepted": 9}, "accepted-above-drafted"),
         ({"draft_n": 300, "draft_n_accepted": 65}, "accepted-above-predicted"),
         ({"predicted_ms": 0.0001}, "too-fast"),
+        ({"predicted_n": 3, "draft_n_accepted": 0, "predicted_ms": 3_600_000.0}, "too-slow"),
+        ({"predicted_ms": 25 * 3_600_000.0}, "too-large"),
+        ({"predicted_n": 100_000_000, "predicted_ms": 6e7}, "too-large"),
     ],
 )
 def test_timings_that_cannot_be_true_are_rejected_with_a_reason(change: dict[str, Any], why: str) -> None:
