@@ -149,7 +149,7 @@ def report(name: str, proxy: Proxy, seen: Sequence[Seen]) -> Iterator[str]:
     yield ""
     yield (
         f"decode time of all {len(seen)}, trials included: {ours / 1000:.1f} s; "
-        f"the baseline's: {base / 1000:.1f} s ({100.0 * (1.0 - ours / base):+.1f}% saved)"
+        f"the baseline's: {base / 1000:.1f} s ({abs(1.0 - ours / base):.1%} {'saved' if ours <= base else 'lost'})"
     )
     yield ""
 

@@ -158,7 +158,7 @@ def _notes(
 ) -> tuple[str, ...]:
     notes = []
     if not learned:
-        notes.append("immature: nothing was learned yet; the baseline is kept everywhere")
+        notes.append("immature: no setting but the baseline was tried yet; the baseline is kept everywhere")
     elif proven < len(learned):
         cells_ = ", ".join(
             f"b{cell.bucket}.{cell.kind}"
