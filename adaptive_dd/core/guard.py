@@ -371,14 +371,16 @@ def bucket_headroom_ms(kept: Guard, bucket: int, *, alpha: float, c0_ms: float) 
 TAIL = 0.2
 
 
-def worst_ms(cost: list[float], price: Weights, text: Weights, *, stretch: float, tokens: float) -> float:
-    """What an unproven arm may lose on a request, in ms: its expected shortfall over the worst texts (`TAIL` of them),
-    with its cost at the upper end of its interval; text on which it would gain counts for nothing."""
+def worst_ms(
+    cost: list[float], price: Weights, text: Weights, *, stretch: float, tokens: float, tail: float = TAIL
+) -> float:
+    """What an unproven arm may lose on a request, in ms: its expected shortfall over the worst texts (a share of
+    `tail`), with its cost at the upper end of its interval; text on which it would gain counts for nothing."""
     losses = sorted([(stretch * c - p, w) for c, p, w in zip(cost, price, text, strict=True)], reverse=True)
-    left, lost = TAIL, 0.0
+    left, lost = tail, 0.0
     for loss, weight in losses:
         if loss <= 0.0 or left <= 0.0:
             break
         part = min(weight, left)
         lost, left = lost + loss * part, left - part
-    return tokens * lost / TAIL
+    return tokens * lost / tail

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from adaptive_dd.core.acceptance import Weights
 from adaptive_dd.core.domain import OFF, SERVER, Frontier, Setting
 from adaptive_dd.core.estimator import Arm, arm_of
-from adaptive_dd.core.guard import BARRED, PROVEN, Standing, worst_ms
+from adaptive_dd.core.guard import BARRED, PROVEN, TAIL, Standing, worst_ms
 
 # Depths that may be tried; beyond 8 speed moves slowly with depth, so the grid thins out.
 DEPTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32)
@@ -211,8 +211,12 @@ def _option(candidate: Candidate, baseline: Candidate, stakes: Stakes) -> Option
 
 
 def _worst(candidate: Candidate, stakes: Stakes) -> float:
-    stretch = max(LEAST_STRETCH, math.exp(stakes.stretch * candidate.sd))
-    return worst_ms(candidate.cost, stakes.price, stakes.text, stretch=stretch, tokens=stakes.tokens)
+    stretch, tail = math.exp(stakes.stretch * candidate.sd), 1.0
+    if candidate.standing is not Standing.CREDITED:  # of those somebody measured that they are fast
+        stretch, tail = max(LEAST_STRETCH, stretch), TAIL
+    return worst_ms(
+        candidate.cost, stakes.price, stakes.text, stretch=stretch, tokens=stakes.tokens, tail=tail
+    )
 
 
 def _refresh(best: Candidate, baseline: Candidate) -> tuple[Option, ...]:

@@ -125,7 +125,7 @@ def test_the_learned_policy_is_shown_with_its_reasons_evidence_and_budget(learne
         "left for trials",
         "expected ms/token",
         "the fastest that is allowed",
-        "slower than the baseline",
+        "slower than the",
         "promoted",
         "Changes over time",
     ):

@@ -119,7 +119,9 @@ def test_asking_for_more_evidence_leaves_fewer_claims_and_says_so(learned: State
 
 def test_a_policy_of_nothing_says_that_it_is_immature() -> None:
     frozen = frozen_frontier(learned_state(0))
-    assert frozen.notes == ("immature: no setting but the baseline was tried yet; the baseline is kept everywhere",)
+    assert frozen.notes == (
+        "immature: no setting but the baseline was tried yet; the baseline is kept everywhere",
+    )
     assert frozen.frontier.rows == ROWS.rows
 
 
