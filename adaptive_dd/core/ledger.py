@@ -233,7 +233,8 @@ def _by_turn(rate: Rate, prompt: Prompt, found: Turn, remembered: Remembered) ->
     rated = others if known is not None else added
     pieces = max(0.0, count_pieces(rated) - FRAME_PIECES * messages)
     base = found.prompt_tokens + (known or 0) + MESSAGE_TOKENS * messages
-    guess = pieces * rate.tokens_per_piece
+    most = float(len(rated))  # a token is at least a byte
+    guess = min(pieces * rate.tokens_per_piece, most)
     # A reply is tokenized anew in the next prompt, and not always into the tokens that were generated.
     doubt = MESSAGE_DOUBT * messages + ANSWER_DOUBT * (known or 0)
     # Reasoning that the earlier turn still counted may be left out now, and what was added may not count at all.
@@ -242,7 +243,7 @@ def _by_turn(rate: Rate, prompt: Prompt, found: Turn, remembered: Remembered) ->
     return Prediction(
         base + guess,
         max(0.0, base + guess * (1.0 - rate.error) - doubt - dropped),
-        base + min(guess * (1.0 + rate.error), float(len(rated))) + doubt,
+        base + min(guess * (1.0 + rate.error), most) + doubt,
         True,
         replace(remembered, base_tokens=base, rated_pieces=0.0 if soft_bytes else pieces),
     )

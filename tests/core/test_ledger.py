@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from adaptive_dd.core.frontier import bucket_of
@@ -181,6 +181,7 @@ def test_prompts_that_get_a_preamble_of_their_own_are_a_family_of_their_own() ->
 
 
 @given(st.lists(st.text(max_size=50), min_size=1, max_size=5), st.integers(1, 10**6), st.integers(0, 10**6))
+@example(contents=["0" * 20, "", "0" * 20], tokens=57, answer=0)  # more pieces than bytes were added
 def test_bounds_always_hold_the_estimate_between_them(contents: list[str], tokens: int, answer: int) -> None:
     ledger = know(Ledger(), turn(contents[0]), tokens, answer)
     for prompt in (turn(*contents), turn("else", *contents)):
