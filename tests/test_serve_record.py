@@ -150,7 +150,7 @@ def test_a_journal_of_concurrent_traffic_decides_and_applies_again_bit_for_bit(
     done = run_here("replay", str(tmp_path), "--json")
     verified = json.loads(done.stdout)["verified"]
     assert done.returncode == 0, verified
-    assert verified["decisions"] >= 80, "all of the second run; of the killed one, what was committed"
+    assert verified["decisions"] >= 100
     assert (verified["different"], verified["skipped"], verified["live_state_same"]) == (0, 0, True)
     inspected = json.loads(run_here("inspect", "--state-dir", str(tmp_path), "--json").stdout)
     assert inspected["journal"]["decisions"] == verified["decisions"]
