@@ -289,7 +289,7 @@ def read_value(name: str, value: object, source: str) -> Any:
             raise ValueError
         return row.read(str(value))
     except (ValueError, OverflowError):
-        shown = "(hidden)" if name == "api_key" else repr(value)
+        shown = "(hidden)" if name == "api_key" or "@" in str(value) else repr(value)  # a URL's password
         raise UsageError(f"{name}: {shown} ({source}) is wrong; expected {row.expected}") from None
 
 

@@ -49,6 +49,7 @@ async def listening(app: Any) -> AsyncIterator[int]:
     """`app` on a free loopback port while the body runs."""
     sock = bind("127.0.0.1", 0)
     server = server_for(app, grace_s=1)
+    server.heeds_signals = False
     serving = asyncio.create_task(server.serve(sockets=[sock]))
     try:
         yield int(sock.getsockname()[1])

@@ -48,6 +48,8 @@ log = logging.getLogger("adaptive_dd.engine")
 
 # Decisions kept for `/_dd/decisions`: a screen of history, under a megabyte. The journal has the rest.
 RECENT = 1000
+# Events of a former process that are read again for it.
+RECALLED = 400
 
 
 class Journal(Protocol):
@@ -56,6 +58,9 @@ class Journal(Protocol):
     @property
     def last_number(self) -> int:
         """The highest request number that it holds, of any deployment."""
+
+    def latest(self, last: int) -> list[Event]:
+        """The newest events of requests that it holds, of any deployment, oldest first."""
 
     def resume(self, deployment: Deployment) -> tuple[int, State | None]:
         """The scope of a deployment and the state it was left in, None where it is new."""
@@ -79,6 +84,10 @@ class MemoryJournal:
     def last_number(self) -> int:
         """The highest request number kept."""
         return max((event.number for _, event in self.events if isinstance(event, Decided)), default=0)
+
+    def latest(self, last: int) -> list[Event]:
+        """The newest events of requests."""
+        return [e for _, e in self.events if isinstance(e, Decided | Observed | Abandoned)][-last:]
 
     def resume(self, deployment: Deployment) -> tuple[int, State | None]:
         """Fold what was kept of a deployment."""
@@ -167,6 +176,7 @@ class Engine:
         self._said: set[str] = set()
         self.next_number = journal.last_number + 1
         self.unknown_finishes = 0
+        self._recall()
         self.deploy(deployment)
 
     @property
@@ -237,8 +247,7 @@ class Engine:
     def _close(self, running: _Running, number: int, event: Observed | Abandoned) -> None:
         count_ending(self._metrics, event)
         self._settle()
-        if number in self._recent:
-            self._recent[number] = replace(self._recent[number], ended=event)
+        self._ended(event)
         if not running.recorded:
             return
         try:
@@ -308,6 +317,18 @@ class Engine:
         self._unclosed += [(scope, number) for number in left.open]
         self._settle()
 
+    def _recall(self) -> None:
+        """Show the last decisions of a former process as well."""
+        for event in self._journal.latest(RECALLED):
+            if isinstance(event, Decided):
+                self._remember(event.number, Record(event))
+            elif isinstance(event, Observed | Abandoned):
+                self._ended(event)
+
+    def _ended(self, event: Observed | Abandoned) -> None:
+        if event.number in self._recent:
+            self._recent[event.number] = replace(self._recent[event.number], ended=event)
+
     def recent(self, last: int) -> list[Record]:
         """The last decisions, newest first."""
         return list(reversed(self._recent.values()))[: max(0, last)]
@@ -342,10 +363,11 @@ class Engine:
         while self._unclosed:
             scope, number = self._unclosed[-1]
             try:
-                if number in self._states[scope].open and not self._record(
-                    scope, Abandoned(self._wall_s(), number, "lost")
-                ):
-                    return
+                lost = Abandoned(self._wall_s(), number, "lost")
+                if number in self._states[scope].open:
+                    if not self._record(scope, lost):
+                        return
+                    self._ended(lost)
             except Exception:
                 self._failed("an open decision could not be closed")
             self._unclosed.pop()

@@ -212,12 +212,17 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, which returns after a signal; the original raises the signal again, past every clean-up."""
+    """uvicorn's server, which returns after a signal; the original raises the signal again, past every clean-up.
+
+    heeds_signals: False where the server is one part of a program that ends as a whole.
+    """
+
+    heeds_signals = True
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """SIGINT and SIGTERM ask for a stop; a second SIGINT for one at once."""
-        if threading.current_thread() is not threading.main_thread():
+        if not self.heeds_signals or threading.current_thread() is not threading.main_thread():
             yield
             return
         before = {

@@ -143,6 +143,10 @@ class StoredJournal:
         """The highest request number in the journal."""
         return int(self._read(Reader.last_number, 0))
 
+    def latest(self, last: int) -> list[Event]:
+        """The newest events of requests, oldest first."""
+        return cast(list[Event], self._read(lambda reader: reader.latest(last), []))
+
     def offer(self, scope: int, event: Event, state: State) -> bool:
         """Queue one event with the state after it. False when the queue is full."""
         if len(self._queue) >= self._room:

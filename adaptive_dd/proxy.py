@@ -81,7 +81,9 @@ class Relay:
             raise RuntimeError(f"the relay serves http, not {scope['type']}")
         path = scope["path"]
         if self.admin is not None and (path == ADMIN_PREFIX or path.startswith(ADMIN_PREFIX + "/")):
-            await self.admin(scope, receive, send)
+            # Monitors ask with HEAD; the listening side drops the body of its answer.
+            asked = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
+            await self.admin(asked, receive, send)
             return
         exchange = _Exchange(self, scope, receive, send)
         if wants_websocket(scope["headers"]):

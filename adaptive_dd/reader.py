@@ -5,6 +5,7 @@ All SQL that reads lives here. Every error becomes one line about the file.
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -135,6 +136,15 @@ class Reader:
         )
         sql = "select * from decisions where deployment = ? and number >= ? order by number"
         return self.rows(sql, [number, first[0]["number"] if first else 0])
+
+    def latest(self, last: int) -> list[Event]:
+        """The newest events of requests, of any deployment, oldest first; what cannot be read is left out."""
+        sql = "select body from events where number is not null order by id desc limit ?"
+        found: list[Event] = []
+        for row in self.rows(sql, [last]):
+            with contextlib.suppress(CodecError):
+                found.append(event_from_json(row["body"]))
+        return found[::-1]
 
     def before(self, request: int) -> tuple[int, State, Decided] | None:
         """Deployment, state and event of one decision as it was made; None where its rows are not kept.

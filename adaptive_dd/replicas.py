@@ -186,6 +186,9 @@ class Replicas(ByPlace):
         super().__init__(next(iter(upstreams)) if baseline == SERVER else baseline)
         self._upstreams = dict(upstreams)
         self._answering = tuple(upstreams)
+        self._models: dict[Setting, Mapping[str, object]] = {}
+        self._wanted: Mapping[str, object] = {}  # the model of the baseline's server, once it was seen
+        self._strangers: set[Setting] = set()
 
     def all_arms(self) -> tuple[Setting, ...]:
         """As given."""
@@ -211,9 +214,47 @@ class Replicas(ByPlace):
         return Placed(body, self._upstreams[played], played, applied=True, retry=retry, unwilling=UNWILLING)
 
     async def refresh(self) -> bool:
-        """Ask every server whether it is well, all at once."""
+        """Ask every server whether it is well, all at once, and leave out what runs another model."""
         well = await asyncio.gather(*(_is_well(upstream) for upstream in self._upstreams.values()))
-        return self._found([arm for arm, answers in zip(self._upstreams, well, strict=True) if answers])
+        answering = [arm for arm, answers in zip(self._upstreams, well, strict=True) if answers]
+        # One that went may come back as something else.
+        self._models = {arm: model for arm, model in self._models.items() if arm in answering}
+        new = [arm for arm in answering if not self._models.get(arm)]
+        told = await asyncio.gather(*(_model_of(self._upstreams[arm]) for arm in new))
+        self._models |= dict(zip(new, told, strict=True))
+        return self._found([arm for arm in answering if self._same_model(arm)])
+
+    def _same_model(self, arm: Setting) -> bool:
+        """False where a server is known to run another model than the baseline's did."""
+        self._wanted = self._wanted or self._models.get(self.baseline, {})
+        own = self._models.get(arm, {})
+        other = sorted(key for key in own if key in self._wanted and own[key] != self._wanted[key])
+        if other and arm not in self._strangers:
+            shown = ", ".join(f"{key} {own[key]} (baseline: {self._wanted[key]})" for key in other)
+            log.warning(
+                "replicas: %s at %s runs another model: %s; not used",
+                arm,
+                self._upstreams[arm].base_url,
+                shown,
+            )
+        self._strangers = self._strangers | {arm} if other else self._strangers - {arm}
+        return not other
+
+
+# What tells two models apart, whatever their files are called; `size` tells two quantisations apart.
+MODEL_META = ("n_params", "n_vocab", "n_embd", "size")
+
+
+async def _model_of(upstream: Upstream) -> Mapping[str, object]:
+    """What `/v1/models` says of the model's own figures; nothing where it does not (other servers, no model yet)."""
+    try:
+        _, body = await upstream.ask("GET", "/v1/models", timeout_s=HEALTH_S)
+    except UpstreamError:
+        return {}
+    data = body.get("data") if isinstance(body, Mapping) else None
+    first = data[0] if isinstance(data, list) and len(data) == 1 else None
+    meta = first.get("meta") if isinstance(first, Mapping) else None
+    return {key: meta[key] for key in MODEL_META if key in meta} if isinstance(meta, Mapping) else {}
 
 
 async def _is_well(upstream: Upstream) -> bool:

@@ -484,6 +484,24 @@ class TestReplicas(ByPlaceContract):
         asyncio.run(actuator.refresh())
         assert (actuator.settings(), actuator.home.base_url) == (FOUR, "http://n0")
 
+    def test_one_that_runs_another_model_is_no_arm_and_is_named_once(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def running(size: int) -> Callable[[str, str, Any], tuple[int, object]]:
+            meta = {"n_params": 268, "n_vocab": 262144, "size": size}
+            return lambda method, path, body: (200, {"data": [{"id": "m", "meta": meta}]})
+
+        actuator = replicas(answer=running(500))
+        actuator._upstreams[N8].answer = running(250)  # type: ignore[attr-defined]
+        actuator._upstreams[N2].answer = well  # type: ignore[attr-defined]
+        with caplog.at_level("WARNING"):
+            asyncio.run(actuator.refresh())
+            asyncio.run(actuator.refresh())
+        assert actuator.settings() == (OFF, N2, N8P), "one that tells nothing is believed"
+        assert [r.getMessage() for r in caplog.records] == [
+            "replicas: n8 at http://n8 runs another model: size 250 (baseline: 500); not used"
+        ]
+
     def test_one_that_refuses_connections_is_no_arm(self) -> None:
         def gone(method: str, path: str, body: object) -> tuple[int, object]:
             raise UpstreamError("gone")

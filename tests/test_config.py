@@ -116,3 +116,13 @@ def test_arms_are_read_in_order_from_flags_environment_and_file(tmp_path: Path) 
 def test_an_upstream_with_a_password_in_it_is_refused_as_it_would_stand_in_log_and_journal() -> None:
     with pytest.raises(UsageError, match="upstream"):
         resolve({"upstream": "http://user:hunter2@127.0.0.1:8080"}, {}, None)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [{"upstream": "http://u:hunter2@h:1"}, {"arm": ["n2=http://u:hunter2@h:1"]}, {"upstream": "u:hunter2@h"}],
+)
+def test_a_password_in_an_address_is_not_repeated_in_the_error(flags: dict[str, object]) -> None:
+    with pytest.raises(UsageError) as caught:
+        resolve(flags, {}, None)
+    assert "hunter2" not in str(caught.value)

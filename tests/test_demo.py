@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -45,3 +48,16 @@ def test_the_tour_plays_scenarios_that_exist() -> None:
     from adaptive_dd.demo import TOURS
 
     assert all(isinstance(scenario(name), Scenario) for name, _ in TOURS)
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_a_demonstration_that_is_stopped_ends_without_a_traceback(sent: signal.Signals) -> None:
+    command = [sys.executable, "-u", "-m", "adaptive_dd", "demo"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        first = next(line for line in process.stdout if line.startswith("SIMULATED"))
+        assert "note" in first  # that one is through: in mid-work again
+        process.send_signal(sent)
+        _, said = process.communicate(timeout=60)
+    assert said == ""
+    assert process.returncode in (130, -sent)

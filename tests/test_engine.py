@@ -295,6 +295,10 @@ def test_a_restart_takes_up_the_state_closes_what_was_open_and_never_reuses_a_nu
     first.finish(first.begin(CONTEXT).number, OK)
     lost = first.begin(CONTEXT)
     again = make(journal)
+    assert [(r.decided.number, type(r.ended)) for r in again.recent(9)] == [
+        (lost.number, Abandoned),
+        (lost.number - 1, Observed),
+    ], "a look at the decisions goes back beyond the restart"
     assert again.state.open == {}
     assert journal.of(0)[-1] == Abandoned(1000.0, lost.number, "lost")
     assert again.begin(CONTEXT).number == lost.number + 1

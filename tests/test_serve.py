@@ -44,6 +44,9 @@ def test_an_absent_upstream_is_an_error_in_the_dialect_of_the_path_with_retry_af
         health = proxy.get("/_dd/health")
         assert isinstance(health, dict)
         assert health["upstream_up"] is False
+        head = urllib.request.Request(f"{proxy.url}/_dd/health", method="HEAD")
+        with urllib.request.urlopen(head, timeout=20) as answer:  # as monitors ask
+            assert (answer.status, answer.read()) == (200, b"")
         assert proxy.stop() == 0
     assert not proxy.said("Traceback")
 

@@ -125,6 +125,8 @@ def test_killed_with_9_in_mid_traffic_it_starts_again_with_at_most_the_last_batc
 def test_a_restart_goes_on_from_what_was_learned(tmp_path: Path, upstream: str) -> None:
     for round_number in (1, 2):
         with serve_process(upstream, tmp_path, *FLAGS) as proxy:
+            shown = proxy.get("/_dd/decisions?last=100")
+            assert len(shown["decisions"]) == 30 * (round_number - 1)  # type: ignore[index]
             attached(proxy)
             ask_many(proxy, 30)
             assert proxy.stop() == 0

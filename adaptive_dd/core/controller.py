@@ -156,7 +156,7 @@ def apply(state: State, event: Event) -> State:
         case FactsFound():
             return _prepared(replace(state, facts=event.facts))
         case ModeSet():
-            return replace(state, settings=replace(state.settings, mode=event.mode))
+            return replace(state, settings=replace(state.settings, mode=event.mode), plans={})
         case FreezeSet():
             return replace(state, frozen=event.frozen)
         case Decided():

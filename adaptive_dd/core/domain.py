@@ -197,7 +197,7 @@ REASONS: Mapping[str, str] = {
     "not-object": "the body's top level is not a JSON object",
     "duplicate-key": "a speculative.* key stands twice or escaped; what the server reads is not ours to guess",
     "encoded": "the body is content-encoded",
-    "too-large": "the body is over the size limit for reading",
+    "too-large": "the body is over the size limit for reading, or has over a thousand fields",
     "multimodal": "images or audio in the prompt; not counted by guess and not stamped",
     "failed": "our own code failed; the request went out as it came",
 }

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from adaptive_dd.core import estimator, guard
-from adaptive_dd.core.domain import SERVER, UNTOUCHABLE, Cell, Outcome, Status, Timings
+from adaptive_dd.core.domain import SERVER, UNTOUCHABLE, Cell, Mode, Outcome, Status, Timings
 from adaptive_dd.core.estimator import SERVER_NAME, Answer, Arm, Learned, Reading, arm_of
 from adaptive_dd.core.events import Decided
 from adaptive_dd.core.guard import NEW, Account, Guard, Signal
@@ -166,7 +166,12 @@ def _replanned(state: State, learned: Learned, kept: Guard, cell: Cell, conversa
     plans = state.plans
     state = replace(state, learned=learned)
     if estimator.node_of(cell.bucket, cell.load) in kept.prices:
-        sorts = range(PLANS) if cell not in plans else {0, sort_of(state, conversation)}
-        plans = {**plans, cell: planned(state, learned, kept, cell, sorts)}
+        if state.settings.mode is Mode.ADAPTIVE:
+            sorts = range(PLANS) if cell not in plans else {0, sort_of(state, conversation)}
+            plans = {**plans, cell: planned(state, learned, kept, cell, sorts)}
+        elif (
+            cell not in plans
+        ):  # nothing draws from a plan; switched to adaptive, `decide` works out what is missing
+            plans = {**plans, cell: (None,) * PLANS}
     room, tight = rooms(state, kept)
     return replace(state, guard=kept, plans=plans, headroom_ms=room, tight=tight)

@@ -26,7 +26,7 @@ from adaptive_dd.core.domain import Frontier, Setting
 from adaptive_dd.core.frontier import comparison, ladder
 from adaptive_dd.core.wire import setting_fields
 from adaptive_dd.exact_prompts import Generated
-from adaptive_dd.frontier_file import dump_frontier
+from adaptive_dd.frontier_file import dump_frontier, load_frontier
 from adaptive_dd.frontier_report import comparison_table, grid_table, ladder_table, text_table
 from adaptive_dd.plots import draw
 from tests.benchmarks.real import call
@@ -141,11 +141,15 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=12.0)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--kinds", default="greedy")
+    parser.add_argument("--frontier", type=Path, help="a file measured before: only part two")
+    parser.add_argument(
+        "--out", type=Path, default=Path(f"{NAME}.json"), help="where part one leaves its file"
+    )
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
     kinds = tuple(given.kinds.split(","))
     with TemporaryDirectory() as folder, starting(BUILD, *draft_flags(LAUNCH_N)) as server:
-        out = Path(folder) / f"{NAME}.json"
+        out = given.frontier or given.out
         job = Job(
             server.url,
             out,
@@ -156,7 +160,10 @@ def main() -> None:
             budget_s=60.0 * given.minutes,
             tokens=TOKENS,
         )
-        frontier = asyncio.run(calibrate(job, PlainView(lambda line: print(line, flush=True))))
+        if given.frontier:
+            frontier = load_frontier(str(out))
+        else:
+            frontier = asyncio.run(calibrate(job, PlainView(lambda line: print(line, flush=True))))
         fixed = best_fixed(frontier)
         flags = ("--mode", "static", "--frontier", str(out), "--baseline", str(BASELINE))
         with proxying(server.url, Path(folder) / "proxy", *flags) as proxy:

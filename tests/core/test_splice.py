@@ -126,6 +126,7 @@ def test_splicing_in_bytes(body: bytes, spliced: bytes) -> None:
         (b'{"a":' + b"[" * 200_000 + b"]" * 200_000 + b"}", "not-json"),
         (b'{"a":' + b"9" * 10_000 + b"}", "not-json"),
         ('{"a":1}'.encode("utf-16"), "not-json"),
+        (b"{" + b",".join(b'"k%d":1' % i for i in range(1001)) + b"}", "too-large"),
         (b"[1]", "not-object"),
         (b'"text"', "not-object"),
         (b"12", "not-object"),
