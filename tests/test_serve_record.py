@@ -143,6 +143,7 @@ def test_a_journal_of_concurrent_traffic_decides_and_applies_again_bit_for_bit(
     with serve_process(upstream, tmp_path, *FLAGS) as proxy:
         attached(proxy)
         ask_many(proxy, 80)
+        until(lambda: written(tmp_path) >= 40, "a commit of the first forty")
         proxy.process.send_signal(signal.SIGKILL)
         proxy.process.wait(30)
     with serve_process(upstream, tmp_path, *FLAGS, "--alpha", "0.05") as proxy:
