@@ -87,7 +87,8 @@ class MemoryJournal:
 
     def latest(self, last: int) -> list[Event]:
         """The newest events of requests."""
-        return [e for _, e in self.events if isinstance(e, Decided | Observed | Abandoned)][-last:]
+        found: list[Event] = [e for _, e in self.events if isinstance(e, Decided | Observed | Abandoned)]
+        return found[-last:]
 
     def resume(self, deployment: Deployment) -> tuple[int, State | None]:
         """Fold what was kept of a deployment."""

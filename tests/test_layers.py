@@ -36,7 +36,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "core/paired",
         "core/surface",
     ),
-    ("core/guard", "core/machines", "core/standing"),
+    ("core/guard", "core/machines", "core/standing", "core/outlook"),
     ("core/policy", "core/measure", "core/scenarios"),
     ("core/state", "core/seeding"),
     ("core/planning", "core/placement"),

@@ -25,11 +25,10 @@ All sums forget: a node over some seventy answers, a text over fifty.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from operator import mul
-from typing import NamedTuple
 
 from adaptive_dd.core.acceptance import (
     CHANCES,
@@ -57,6 +56,11 @@ TIME_SD = 0.03
 # it real machines are: public fits run from .11 to 1.05 per drafted token.
 SHAPE_PRIOR: Vector = (1.0, 0.02, 0.2, 0.03)
 SHAPE_SD: Vector = (0.0, 0.15, 0.15, 0.12)
+# What a drafted token, and drafting at all, cost at most in units of T(0) (public fits end at 1.05): two depths near each other say little
+# about none at all.
+STEEPEST = 1.5
+# The same of a rejection: 5.9 was measured, for a draft of sixteen on a model that computes what it kept once more.
+DEAREST = 6.0
 # How far one node's shape is from its load's.
 NODE_SD: Vector = (0.0, 0.05, 0.04, 0.04)
 NODE_KEEP, SHAPE_KEEP, TEXT_KEEP = 0.93, 0.97, 0.98
@@ -82,6 +86,8 @@ FAMILIAR, LARGEST_SURPRISE, COMMON_GAIN = 1.5, 0.12, 0.02
 # Cycle time may differ by this much from one bucket to the next (log). A larger jump may not concern arms that were not
 # played there (memory that spills slows drafts only): their sd grows by this share of it.
 USUAL_JUMP, JUMP_DOUBT = 0.35, 0.8
+# Share of a shift that is in doubt for arms that draft as those do which showed it: memory that spills slows them all.
+ALIKE = 0.3
 # Before an arm was played: sd of the log of its cycle time around the line, and of its cycles per token.
 UNTRIED_SD, UNTRIED_P_SD, BIAS_SD, BIAS_P_SD = 0.10, 0.05, 0.03, 0.06
 MODEL_SD = 0.012  # of any prediction: no model is exact
@@ -117,6 +123,10 @@ class Arm:
     name: str
     depth: float
     p_min: float
+
+    def __hash__(self) -> int:
+        """That of the name, which says it all: a string keeps its hash."""
+        return hash(self.name)
 
 
 def arm_of(setting: Setting) -> Arm:
@@ -362,13 +372,13 @@ def _nearest_base_ms(learned: Learned, bucket: int, load: int) -> float:
     return found
 
 
-def _jump(learned: Learned, bucket: int, load: int) -> float:
-    """What a jump of a middling cycle from the nearest node may be off for arms that were not played here (log)."""
+def jump_doubt(learned: Learned, bucket: int, load: int) -> float:
+    """What a jump of a middling cycle from the nearest bucket may be off for arms that were not played here (log)."""
     best, ratio = math.inf, 1.0
     here = line(learned.nodes[node_of(bucket, load)].fit.coef, _MIDDLING)
     for key, node in learned.nodes.items():
         distance = 2 * abs(key // 8 - bucket) + abs(key % 8 - load)
-        if 0 < distance < best:
+        if key // 8 != bucket and distance < best:
             best, ratio = distance, here / line(node.fit.coef, _MIDDLING)
     return JUMP_DOUBT * max(0.0, abs(math.log(ratio)) - USUAL_JUMP)
 
@@ -440,79 +450,6 @@ def expected_text(learned: Learned, kind: str, bucket: int, conversation: str) -
     return product(prior, tuple([math.exp(x - top) for x in talk.log_likelihood]))
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a prediction is asked for: bucket, load and kind of request."""
-
-    bucket: int
-    load: int
-    kind: str
-
-
-class Outlook(NamedTuple):
-    """What is expected of an arm somewhere.
-
-    cost   ms per token by text (level,)
-    sd     standard error of the log of that, apart from what all arms share
-    """
-
-    cost: list[float]
-    sd: float
-
-
-def outlooks(learned: Learned, place: Place, arms: tuple[Arm, ...]) -> list[Outlook]:
-    """What is expected of each arm at a place: one pass over all of them, for speed."""
-    bucket, load = place.bucket, place.load
-    t0, t1, t2, t3 = node_coef(learned, bucket, load)
-    shape, node = learned.shapes.get(load, NO_SHAPE), learned.nodes.get(node_of(bucket, load))
-    here = NO_NODE if node is None else node
-    load_rho, node_rho = shape.rho, here.rho
-    text, everything = (
-        learned.texts.get(text_key(place.kind, bucket), NO_TEXT),
-        learned.texts.get("", NO_TEXT),
-    )
-    bias, all_bias = text.bias, everything.bias
-    common, apart, lifts = learned.common, learned.apart, learned.lifts
-    reach_lift = lifts.get("reach", NO_LIFT).logits
-    away = _distances(learned, shape.rho, arms)
-    jump = 0.0 if node is None else _jump(learned, bucket, load)
-    found = []
-    for arm in arms:
-        name, depth = arm.name, depth_of(learned, arm)
-        at_load, at_node = load_rho.get(name, NOTHING), node_rho.get(name, NOTHING)
-        heard, heard_all = bias.get(name, NOTHING), all_bias.get(name, NOTHING)
-        shift = 0.0
-        if lifts and depth > 0.0:
-            shift = reach_lift * reach_of(depth, arm.p_min)
-            if arm.p_min > 0.0:
-                shift += lifts.get(f"p{arm.p_min}", NO_LIFT).logits
-            shift = round(20.0 * shift) / 20.0
-        table = draft_table(depth, arm.p_min, shift)
-        lean = BIAS_LEAN if arm.p_min == 0.0 else BIAS_LEAN_P
-        of_time = common + apart.get(name, 0.0) + residual(shape, here, arm)
-        factor = math.exp(of_time + heard.shrunk(lean) + heard_all.shrunk(lean))
-        u0, u1, u2, u3 = t0 * factor, t1 * factor, t2 * factor, t3 * factor
-        cost = [
-            (u0 + u1 * drafts + u2 * drafted + u3 * rejected) * per_token
-            for drafts, drafted, rejected, per_token in table.rows
-        ]
-        slants = learned.slants.get(name, ())
-        if slants:
-            cost = _slanted(slants, cost)
-        prior = away(depth, arm.p_min)
-        known = min(at_node.weight, at_load.weight) * _AT_NODE
-        variance = 1.0 / (1.0 / (prior * prior) + at_load.weight * _AT_LOAD + known)
-        variance += learned.unsure.get(name, 0.0) ** 2
-        if jump and at_node.weight < 0.5:
-            variance += jump * jump
-        if depth > 0.0:
-            plain = arm.p_min == 0.0
-            answers = heard.weight if plain else 0.5 * sum([tally.weight for tally in slants])
-            variance += 1.0 / (_BIAS_PRECISION[plain] + answers * _AT_TEXT)
-        found.append(Outlook(cost, math.sqrt(variance + MODEL_SD * MODEL_SD)))
-    return found
-
-
 # Bands of text, as indices of LEVELS: (-inf, .25), (.25, 1.3), (1.3, 2.3), above.
 BANDS = (5, 7, 8)
 
@@ -520,39 +457,6 @@ BANDS = (5, 7, 8)
 def band_of(level: float) -> int:
     """The band of a text's level."""
     return sum([level > LEVELS[edge] + 0.35 for edge in BANDS])
-
-
-_BAND_OF_LEVEL = tuple(band_of(z) for z in LEVELS)
-
-
-def _slanted(slants: tuple[Tally, ...], cost: list[float]) -> list[float]:
-    """An arm's cost by text (level,) with its slant."""
-    factors = [math.exp(tally.shrunk(SLANT_LEAN)) for tally in slants]
-    return [c * factors[band] for c, band in zip(cost, _BAND_OF_LEVEL, strict=True)]
-
-
-_BIAS_PRECISION = (1.0 / BIAS_P_SD**2, 1.0 / BIAS_SD**2)  # with a p, without
-_AT_LOAD, _AT_NODE, _AT_TEXT = 1.0 / 0.05**2, 1.0 / 0.035**2, 1.0 / ANSWER_SD**2
-
-
-def _distances(learned: Learned, rho: Residuals, arms: tuple[Arm, ...]) -> Callable[[float, float], float]:
-    """sd of the log of an arm's cycle time before it is played, by depth and p: how far from what was played it is."""
-    played = [(depth_of(learned, a), a.p_min) for a in arms if a.name in rho and rho[a.name].weight > 0.3]
-    depths = [math.log2(1.0 + depth) for depth, _ in played]
-    levels = {p for depth, p in played if depth > 0.0}
-    known: dict[float, float] = {}
-
-    def away(depth: float, p_min: float) -> float:
-        base = known.get(depth)
-        if base is None:
-            own = math.log2(1.0 + depth)
-            base = UNTRIED_SD * (0.6 + 0.5 * min([abs(own - d) for d in depths], default=1.0))
-            known[depth] = base
-        if p_min == 0.0:
-            return base
-        return base if p_min in levels else base + UNTRIED_P_SD
-
-    return away
 
 
 # --- learning ------------------------------------------------------------------------------------------------
@@ -705,12 +609,10 @@ def _solved(total: Sums, prior: Vector, sd: Vector) -> Vector:
     )
     s, k, per_token, per_rejection = first
     s = max(s, 0.2 * scale)
-    k, per_token, per_rejection = (
-        max(k / s, -per_token / s),
-        max(per_token / s, 0.01),
-        max(per_rejection / s, 0.0),
-    )
-    if s == first[0] and k >= 0.0 and per_token > 0.01 and per_rejection > 0.0:
+    free = (k / s, per_token / s, per_rejection / s)
+    per_token = min(max(free[1], 0.01), STEEPEST)
+    k, per_rejection = min(max(free[0], -per_token), STEEPEST), min(max(free[2], 0.0), DEAREST)
+    if s == first[0] and (k, per_token, per_rejection) == free:
         return first
     # A bound holds (a cycle that drafts takes no less than one that does not): the scale again, for these ratios.
     u0 = a + b * k + c * per_token + d * per_rejection
@@ -747,9 +649,18 @@ def _solve4(xx: tuple[float, ...], xy: Vector) -> Vector:
 
 def shifted(learned: Learned, shift: float, heard: Collection[str]) -> Learned:
     """After the whole machine moved by `shift` (log): a question again for every arm but those heard since."""
-    names = {name for shape in learned.shapes.values() for name in shape.rho} - set(heard)
-    unsure = {name: learned.unsure.get(name, 0.0) + shift for name in names}
-    return replace(learned, common=learned.common + shift, unsure={**learned.unsure, **unsure})
+    names = {OFF_NAME, *[name for shape in learned.shapes.values() for name in shape.rho]} - set(heard)
+    drafts = OFF_NAME not in heard
+    apart, unsure = dict(learned.apart), dict(learned.unsure)
+    for name in names:
+        # What an earlier shift did not concern, its end does not either.
+        own = apart.get(name, 0.0)
+        ended = math.copysign(min(abs(own), abs(shift)), shift) if own * shift > 0.0 else 0.0
+        if ended:
+            apart[name] = own - ended
+        share = 1.0 if (name == OFF_NAME) == drafts else ALIKE
+        unsure[name] = unsure.get(name, 0.0) + share * (shift - ended)
+    return replace(learned, common=learned.common + shift, unsure=unsure, apart=apart)
 
 
 def _learn_text(learned: Learned, answer: Answer, reading: Reading) -> Learned:

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from operator import mul
 from statistics import NormalDist
 
+import numpy as np
+
 from adaptive_dd.core import controller, estimator, planning, policy
 from adaptive_dd.core.domain import Cell, Context, Setting
-from adaptive_dd.core.estimator import Place
 from adaptive_dd.core.guard import BARRED, NEW, PROVEN, Standing, Trial
+from adaptive_dd.core.outlook import Place, outlooks
 from adaptive_dd.core.policy import Plan
 from adaptive_dd.core.state import State, credits_for, sort_of
 
@@ -138,13 +140,13 @@ def cell_view(state: State, cell: Cell, sort: int = 0) -> CellView:
     chances = {state.arms[0].setting: 1.0} if plan is None else policy.chances(plan, room)
     likeliest = max(chances, key=lambda setting: chances[setting])
     texts = estimator.texts_of(state.learned, cell.kind, cell.bucket)
-    outlooks = estimator.outlooks(state.learned, Place(cell.bucket, cell.load, cell.kind), state.arms)
-    means = [sum(map(mul, outlook.cost, texts)) for outlook in outlooks]
+    cost, sds = outlooks(state.learned, Place(cell.bucket, cell.load, cell.kind), state.arms)
+    means = (cost @ np.array(texts)).tolist()
     trials = state.guard.trials.get(cell) or credits_for(state, cell)
     arms = []
-    for index, (arm, outlook, mean) in enumerate(zip(state.arms, outlooks, means, strict=True)):
+    for index, (arm, sd, mean) in enumerate(zip(state.arms, sds.tolist(), means, strict=True)):
         trial, gain, chance = trials.get(arm.name, NEW), 1.0 - mean / means[0], chances.get(arm.setting, 0.0)
-        spread = math.exp(Z * outlook.sd)
+        spread = math.exp(Z * sd)
         arms.append(
             ArmView(
                 arm.setting,

@@ -30,7 +30,7 @@ from enum import StrEnum
 
 from adaptive_dd.core.acceptance import Weights
 from adaptive_dd.core.domain import Cell
-from adaptive_dd.core.estimator import Reading, Vector, line, node_of
+from adaptive_dd.core.estimator import Reading, Tally, Vector, line, node_of
 
 
 class Standing(StrEnum):
@@ -160,6 +160,16 @@ NEW = Trial()
 PRICE_SD, PRICE_FLOOR, PRICE_AGING = 0.03, 0.006, 0.00008
 # Shares of a surprise that the whole machine's price takes, and one node's (at least).
 DRIFT_GAIN, NODE_GAIN = 0.4, 0.2
+# What one answer may be off without surprise (log), at least.
+USUAL_ERROR = 0.08
+# Noise of an answer's cycle time (log) up to which prices move as fast as that.
+QUIET_SD = 0.045
+# The mean absolute error of a price (log) before any was seen.
+STEADY = Tally(0.02, 2.0)
+# Slow answers in a row after which the next one is believed.
+CONFIRMED = 2
+# Answers behind a price from which a surprise is the machine's and not the price's.
+SETTLED = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,17 +179,22 @@ class Price:
     level    log of ms per cycle, without the deployment's `drift`
     drawn    features of its mean cycle (see `estimator`)
     weight   answers behind it              number   of the last one
+    noise    mean absolute error of the price (log): where texts move it, their coming and going is no surprise
+    rise     log by which the last `rises` answers were slower at least, where that is not believed yet
     """
 
     level: float
     drawn: Vector
     weight: float
     number: int
+    noise: Tally = STEADY
+    rise: float = 0.0
+    rises: int = 0
 
-    def sd(self, number: int) -> float:
-        """What the price may be off (log)."""
+    def sd(self, number: int, noise: float = 0.0) -> float:
+        """What the price may be off (log). noise: of one answer's cycle time."""
         age = PRICE_AGING * max(0, number - self.number)
-        return math.sqrt(PRICE_SD**2 / max(self.weight, 0.5) + PRICE_FLOOR**2 + age * age)
+        return math.sqrt(max(PRICE_SD, noise) ** 2 / max(self.weight, 0.5) + PRICE_FLOOR**2 + age * age)
 
 
 # --- the account ---------------------------------------------------------------------------------------------
@@ -311,8 +326,14 @@ def explained(kept: Guard, error: float, *, sd: float, number: int) -> tuple[Gua
     return replace(kept, alarm=None, recent=0.0, up=0.0, down=0.0, calm=number + CALM, drift=drift), shared
 
 
-def priced(kept: Guard, node: int, reading: Reading, coef: Vector, number: int) -> Guard:
-    """After an answer of the baseline: its price here, the drift of all prices, and the account set right.
+def priced(
+    kept: Guard, node: int, reading: Reading, coef: Vector, number: int, *, sd: float
+) -> tuple[Guard, float]:
+    """After an answer of the baseline: its price here, the drift of all prices, and the account set right; and the
+    shift (log) where the machine is believed to have moved.
+
+    One slow answer may be a hiccup, and believing it would make every other arm look cheap: a rise beyond the usual
+    counts when the next ones show it too. A fall counts at once. sd: of a familiar arm's cycle time (log).
 
     Where the baseline turns out faster than its price, half of the difference on everything booked since it was last
     heard is taken back: the price fell somewhere in between.
@@ -320,26 +341,41 @@ def priced(kept: Guard, node: int, reading: Reading, coef: Vector, number: int) 
     price, weight, drawn = kept.prices.get(node), reading.seen.weight, reading.seen.drawn
     if price is None:
         level = math.log(reading.seen.cycle_ms) - kept.drift
-        return replace(kept, prices={**kept.prices, node: Price(level, drawn, weight, number)}, since_ms=0.0)
+        first = Price(level, drawn, weight, number)
+        return replace(kept, prices={**kept.prices, node: first}, since_ms=0.0), 0.0
     ratio = line(coef, drawn) / line(coef, price.drawn)
-    error = math.log(reading.seen.cycle_ms / ratio) - price.level - kept.drift
-    step = DRIFT_GAIN * weight * error
-    gain = max(weight / (price.weight + weight), NODE_GAIN * weight)
+    seen = math.log(reading.seen.cycle_ms / ratio) - price.level - kept.drift
+    usual = max(USUAL_ERROR, 3.0 * sd, 3.75 * price.noise.mean)
+    noise = min(abs(seen), 4.0 * price.noise.mean + USUAL_ERROR)
+    error = min(seen, max(usual, price.rise if price.rises >= CONFIRMED else 0.0))
+    unbelieved = seen > error
+    sudden = min(0.0, error + usual)
+    error -= sudden
+    # Where answers are noisy, a lively price is luck half of the time, and luck is what others would be played on.
+    lively = min(1.0, QUIET_SD / max(sd, 1e-9))
+    # Falls are shared as rises are: a drift that only ever rose would carry every other node's price along.
+    shared = DRIFT_GAIN * sudden
+    step = DRIFT_GAIN * lively * weight * error
+    gain = max(weight / (price.weight + weight), NODE_GAIN * lively * weight)
     mixed = [old + gain * (new - old) for old, new in zip(price.drawn, drawn, strict=True)]
     after = Price(
-        price.level + gain * (error - step),
+        price.level + sudden - shared + gain * (error - step),
         (mixed[0], mixed[1], mixed[2], mixed[3]),
-        min(8.0, price.weight + weight),
+        min(8.0 / lively, price.weight + weight),
         number,
+        rise=min(seen, price.rise or seen) if unbelieved else 0.0,
+        rises=price.rises + 1 if unbelieved else 0,
+        noise=price.noise.moved(noise - price.noise.mean, weight, lean=0.0, cap=20.0),
     )
-    back = Account(saved_ms=0.5 * min(0.0, error) * kept.since_ms)
-    return replace(
+    back = Account(saved_ms=0.5 * min(0.0, error + sudden) * kept.since_ms)
+    kept = replace(
         kept,
         prices={**kept.prices, node: after},
-        drift=kept.drift + step,
+        drift=kept.drift + step + shared,
         total=kept.total.plus(back),
         since_ms=0.0,
     )
+    return kept, error + sudden if abs(error + sudden) > usual and price.weight > SETTLED else 0.0
 
 
 # --- the rule ------------------------------------------------------------------------------------------------
@@ -347,7 +383,7 @@ def priced(kept: Guard, node: int, reading: Reading, coef: Vector, number: int) 
 
 # Share of c0 that trials may spend: the last one may cost more than was reckoned. It is lent with the baseline's first
 # answers, because a worst case in a machine that was hardly heard is a guess.
-LENT, HEARD = 0.8, 6.0
+LENT, HEARD = 0.5, 6.0
 
 
 def headroom_ms(kept: Guard, *, alpha: float, c0_ms: float, quantile: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 from adaptive_dd.core import estimator, guard
@@ -11,6 +12,7 @@ from adaptive_dd.core.estimator import SERVER_NAME, Answer, Arm, Learned, Readin
 from adaptive_dd.core.events import Decided
 from adaptive_dd.core.guard import NEW, Account, Guard, Signal
 from adaptive_dd.core.planning import PLANS, TOKENS_GUESS, planned, price_by_text
+from adaptive_dd.core.policy import Plan
 from adaptive_dd.core.state import State, arms_for, cell_of, credits_for, load_level, rooms, sort_of
 
 # Answers of fewer cycles than this say nothing about a cycle.
@@ -24,6 +26,8 @@ MODEL_DOUBT = 0.4
 LONGEST_CREDITED = 20.0
 # Gain on residuals after an alarm was explained; none before.
 ALARMED = 3.0
+# Shift of all of the baseline's prices (log) beyond which no plan is what it was.
+MOVED = 0.05
 
 
 def observed(state: State, decided: Decided, outcome: Outcome) -> State:
@@ -103,7 +107,11 @@ def _heard_baseline(
             learned = estimator.shifted(learned, shift, (answer.arm.name, name))
             reading = replace(reading, time_error=reading.time_error - shift)
     coef = estimator.node_coef(learned, answer.bucket, answer.load)
-    kept = guard.priced(kept, node, reading, coef, number)
+    kept, moved = guard.priced(kept, node, reading, coef, number, sd=learned.time_sd)
+    if moved < 0.0 or (moved and kept.calm <= number):
+        learned = estimator.shifted(learned, moved, (answer.arm.name,))
+        reading = replace(reading, time_error=reading.time_error - moved)
+        kept = replace(kept, calm=number + guard.CALM)
     ref_ms = answer.timings.predicted_ms * _credited(state, answer.kind, answer.timings.decode_tokens)
     return learned, reading, _booked(kept, answer.bucket, Account(ref_ms=ref_ms))
 
@@ -123,7 +131,7 @@ def _heard_other(state: State, cell: Cell, answer: Answer, reading: Reading, num
     took_ms = answer.timings.predicted_ms
     ref_ms = per_token * answer.timings.decode_tokens
     node = estimator.node_of(cell.bucket, cell.load)
-    doubt = kept.prices[node].sd(number)
+    doubt = kept.prices[node].sd(number, state.learned.time_sd)
     off = math.hypot(doubt, MODEL_DOUBT / (1.0 + kept.prices[node].weight))
     saved_ms, share = ref_ms - took_ms, _credited(state, cell.kind, answer.timings.decode_tokens)
     entry = Account(
@@ -158,16 +166,33 @@ def _booked(kept: Guard, bucket: int, entry: Account) -> Guard:
     return replace(kept, total=kept.total.plus(entry), buckets={**kept.buckets, bucket: account.plus(entry)})
 
 
+def _still_true(state: State, kept: Guard, cell: Cell) -> Mapping[Cell, tuple[Plan | None, ...]]:
+    """The plans that an answer leaves as good as they were.
+
+    Where the machine moved, none: every cell would have to lose a request to find out. Where an arm's standing
+    moved, none of its cell: a setting proven slower with one sort of text is barred for all. What is missing is worked
+    out when it is asked for.
+    """
+    before = state.guard
+    if abs(kept.drift - before.drift) > MOVED or (kept.alarm is None) != (before.alarm is None):
+        return {}
+    old, new = before.trials.get(cell, {}), kept.trials.get(cell, {})
+    if all(trial.standing is old.get(name, NEW).standing for name, trial in new.items()):
+        return state.plans
+    return {other: plans for other, plans in state.plans.items() if other != cell}
+
+
 def _replanned(state: State, learned: Learned, kept: Guard, cell: Cell, conversation: str) -> State:
     """The state with the plans of one cell worked out again, where the baseline's price is known there."""
     trials = guard.waited(kept.trials.get(cell, {}), state.next_number)
     if trials is not kept.trials.get(cell) and trials:
         kept = replace(kept, trials={**kept.trials, cell: trials})
-    plans = state.plans
+    plans = _still_true(state, kept, cell)
     state = replace(state, learned=learned)
     if estimator.node_of(cell.bucket, cell.load) in kept.prices:
         if state.settings.mode is Mode.ADAPTIVE:
-            sorts = range(PLANS) if cell not in plans else {0, sort_of(state, conversation)}
+            known = plans.get(cell, ())
+            sorts = {0, sort_of(state, conversation)} if any(known) else range(PLANS)
             plans = {**plans, cell: planned(state, learned, kept, cell, sorts)}
         elif (
             cell not in plans

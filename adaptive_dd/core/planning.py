@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from operator import mul
+
+import numpy as np
 
 from adaptive_dd.core import estimator, policy
 from adaptive_dd.core.acceptance import Weights, draft_table, likelihood, product
 from adaptive_dd.core.domain import Cell
-from adaptive_dd.core.estimator import Learned, Place
+from adaptive_dd.core.estimator import Learned
 from adaptive_dd.core.guard import NEW, Guard, Standing, Trial
+from adaptive_dd.core.outlook import Place, outlooks
 from adaptive_dd.core.policy import Candidate, Plan, Stakes
 from adaptive_dd.core.state import SORTS, State, credits_for
 
@@ -23,7 +25,7 @@ SORT_SD = 0.45
 SORT_LIKELIHOODS = tuple(likelihood(centre, SORT_SD) for centre in SORT_CENTRES)
 # Worst cases are reckoned with answers this much longer than the kind's mean (before any was seen: with this many
 # tokens), and at this upper quantile of an arm's cost.
-LONGER, TOKENS_GUESS, STRETCH = 1.5, 250.0, 1.64
+LONGER, TOKENS_GUESS, STRETCH = 3.0, 250.0, 2.4
 PLANS = len(SORTS) + 2
 # Answers of an arm after which its frontier row is no longer believed against the estimator.
 CLAIM_ANSWERS = 5.0
@@ -34,6 +36,12 @@ THRIFT = 0.001
 
 def price_by_text(state: State, learned: Learned, kept: Guard, cell: Cell) -> Weights | None:
     """The baseline's price, ms per token by text (level,); None where it was never heard in the node."""
+    known = prices_by_text(state, learned, kept, cell)
+    return None if known is None else known[0]
+
+
+def prices_by_text(state: State, learned: Learned, kept: Guard, cell: Cell) -> tuple[Weights, Weights] | None:
+    """The baseline's price and its cycle time by text (level,), ms per token and ms."""
     price = kept.prices.get(estimator.node_of(cell.bucket, cell.load))
     if price is None:
         return None
@@ -42,20 +50,24 @@ def price_by_text(state: State, learned: Learned, kept: Guard, cell: Cell) -> We
     _, drafts, drafted, rejects = price.drawn
     fixed = t0 + t1 * drafts + t2 * drafted
     bias = estimator.bias_of(learned, estimator.text_key(cell.kind, cell.bucket), baseline)
-    unit = math.exp(price.level + kept.drift + bias) / (fixed + t3 * rejects)
+    unit = math.exp(price.level + kept.drift) / (fixed + t3 * rejects)
     rows = draft_table(estimator.depth_of(learned, baseline), baseline.p_min).rows
-    return tuple([(fixed + t3 * rejected) * per_token * unit for _, _, rejected, per_token in rows])
+    cycles = [(fixed + t3 * rejected) * unit for _, _, rejected, _ in rows]
+    factor = math.exp(bias)
+    return tuple([c * row[3] * factor for c, row in zip(cycles, rows, strict=True)]), tuple(cycles)
 
 
 def planned(
     state: State, learned: Learned, kept: Guard, cell: Cell, sorts: Iterable[int]
 ) -> tuple[Plan | None, ...]:
     """The plans of a cell whose baseline has a price, worked out again for some sorts of conversation."""
-    price = price_by_text(state, learned, kept, cell)
-    assert price is not None
+    known = prices_by_text(state, learned, kept, cell)
+    assert known is not None
+    price, cycle_ms = known
     old = state.plans.get(cell) or (None,) * PLANS
     texts = estimator.texts_of(learned, cell.kind, cell.bucket)
-    outlooks = estimator.outlooks(learned, Place(cell.bucket, cell.load, cell.kind), state.arms)
+    cost, sd = outlooks(learned, Place(cell.bucket, cell.load, cell.kind), state.arms)
+    sds = sd.tolist()
     trials = kept.trials.get(cell) or credits_for(state, cell)
     standings = [trials.get(arm.name, NEW).standing for arm in state.arms]
     length = state.lengths.get(cell.kind)
@@ -70,8 +82,10 @@ def planned(
         text = product(texts, SORT_LIKELIHOODS[sort - 1]) if sort else texts
         before = old[sort] or old[0]
         candidates = [
-            Candidate(arm, outlook.cost, sum(map(mul, outlook.cost, text)), outlook.sd, standing)
-            for arm, outlook, standing in zip(state.arms, outlooks, standings, strict=True)
+            Candidate(arm, row, mean, own_sd, standing)
+            for arm, row, mean, own_sd, standing in zip(
+                state.arms, cost, (cost @ np.array(text)).tolist(), sds, standings, strict=True
+            )
         ]
         if beliefs:
             candidates = [_as_claimed(c, candidates[0], beliefs.get(c.arm.name)) for c in candidates]
@@ -82,6 +96,7 @@ def planned(
             STRETCH,
             settings.margin,
             may_try,
+            bare=cycle_ms,
             places=state.facts.arms is not None,
             spare_ms=spare,
         )

@@ -20,6 +20,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from adaptive_dd.core.acceptance import Weights
 from adaptive_dd.core.domain import OFF, SERVER, Frontier, Setting
 from adaptive_dd.core.estimator import Arm, arm_of
@@ -40,13 +43,20 @@ MOST_TRIALS, TRIALS_PER_GAIN = 0.2, 8.0
 SPENT_TRIALS, DOUBTED = 0.01, 0.1
 # Expected improvement below which nothing is tried: a trial costs more than it can find.
 LEAST_GAIN = 0.002
+# Expected improvement beyond which a trial may be expected to cost something and is not put off for thrift: an open
+# question, such as what no drafting would cost after memory may have spilled.
+GREAT_GAIN, GREAT_TRIALS = 0.03, 0.1
 # Beyond this many standard errors an improvement is not worth reckoning: it is below LEAST_GAIN.
 HOPELESS = 2.5
 # Standard errors by which an unproven arm must be expected to beat a proven one before it takes its place: until
 # then it is tried like others.
 CAUTION = 0.7
 # An unproven arm may cost at least this factor more than is expected of it, however sure the estimator is.
-LEAST_STRETCH = 1.2
+LEAST_STRETCH = 1.5
+# Share of the length that worst cases are reckoned with which is used where the cost itself is a bound.
+BOUNDED = 0.5
+# Standard error of a cost (log) that only a jump or a shift of the machine brings: what it is now is anybody's guess.
+WIDE_OPEN = 0.4
 # Arms that share the trials of a plan.
 TRIED_AT_ONCE = 3
 # Staying with the arm played before costs nothing below this predicted loss: every switch has a price.
@@ -89,7 +99,7 @@ class Candidate(NamedTuple):
     """What is expected of an arm: ms per token by text (level,) and on average, sd of its log, standing."""
 
     arm: Arm
-    cost: list[float]
+    cost: NDArray[np.float64]
     mean: float
     sd: float
     standing: Standing
@@ -148,6 +158,7 @@ class Stakes:
     stretch    normal quantile for the upper end of an unproven arm's cost
     margin     predicted gain below which the baseline stays
     may_try    False: proven arms and the baseline only
+    bare       cycle time of the baseline by text (level,): what a cycle that drafts nothing takes at most
     places     whether arms are places, so that a plan must name them all
     spare_ms   what a trial may be expected to cost against the baseline
     """
@@ -158,6 +169,7 @@ class Stakes:
     stretch: float
     margin: float
     may_try: bool
+    bare: Weights = ()
     places: bool = False
     spare_ms: float = math.inf
 
@@ -174,7 +186,8 @@ def plan(candidates: list[Candidate], stakes: Stakes, *, stay: Setting | None) -
     tries = _tries(best, fit, baseline, stakes) if stakes.may_try else _refresh(best, baseline)
     if stakes.spare_ms < 0.0 and best is not baseline and best.standing not in PROVEN:
         doubted = replace(_option(best, baseline, stakes), share=DOUBTED)
-        tries, best = (*_refresh(proven, baseline), doubted), proven
+        rest = [option for option in _tries(proven, fit, baseline, stakes) if option.arm != doubted.arm]
+        tries, best = (*rest, doubted), proven
     fallback = Option(baseline.arm.setting, "guard", 1.0, -math.inf, baseline.mean)
     return Plan(
         tries,
@@ -214,9 +227,15 @@ def _worst(candidate: Candidate, stakes: Stakes) -> float:
     stretch, tail = math.exp(stakes.stretch * candidate.sd), 1.0
     if candidate.standing is not Standing.CREDITED:  # of those somebody measured that they are fast
         stretch, tail = max(LEAST_STRETCH, stretch), TAIL
-    return worst_ms(
-        candidate.cost, stakes.price, stakes.text, stretch=stretch, tokens=stakes.tokens, tail=tail
+    cost = candidate.cost.tolist()
+    worst = worst_ms(cost, stakes.price, stakes.text, stretch=stretch, tokens=stakes.tokens, tail=tail)
+    if candidate.arm.setting != OFF or candidate.sd < WIDE_OPEN or not stakes.bare:
+        return worst
+    # Without a draft a cycle takes no longer than the baseline's: a bound, so the length need not be a long one too.
+    bound = worst_ms(
+        list(stakes.bare), stakes.price, stakes.text, stretch=1.0, tokens=BOUNDED * stakes.tokens, tail=tail
     )
+    return min(worst, bound)
 
 
 def _refresh(best: Candidate, baseline: Candidate) -> tuple[Option, ...]:
@@ -228,16 +247,18 @@ def _tries(best: Candidate, fit: list[Candidate], baseline: Candidate, stakes: S
     margin = stakes.margin if best is baseline else STAY
     scored = []
     for candidate in fit:
+        gain = math.log(best.mean / candidate.mean) - margin
+        if candidate is best or gain + HOPELESS * candidate.sd < 0.0:
+            continue
+        value = expected_improvement(gain, candidate.sd)
         toll_ms = (candidate.mean - baseline.mean) * stakes.tokens
-        if candidate is not best and toll_ms <= max(0.0, stakes.spare_ms):
-            gain = math.log(best.mean / candidate.mean) - margin
-            if gain + HOPELESS * candidate.sd < 0.0:
-                continue
-            scored.append((expected_improvement(gain, candidate.sd), candidate))
-    scored = sorted([s for s in scored if s[0] > LEAST_GAIN], key=lambda s: -s[0])[:TRIED_AT_ONCE]
+        if value > LEAST_GAIN and (toll_ms <= max(0.0, stakes.spare_ms) or value > GREAT_GAIN):
+            scored.append((value, candidate))
+    scored = sorted(scored, key=lambda s: -s[0])[:TRIED_AT_ONCE]
     if not scored:
         return _refresh(best, baseline)
-    most = SPENT_TRIALS if stakes.spare_ms < 0.0 else MOST_TRIALS
+    spent = GREAT_TRIALS if scored[0][0] > GREAT_GAIN else SPENT_TRIALS
+    most = spent if stakes.spare_ms < 0.0 else MOST_TRIALS
     together = min(most, TRIALS_PER_GAIN * scored[0][0])
     total = sum([value * value for value, _ in scored])
     tries = [Option(c.arm.setting, "explore", together * v * v / total, _worst(c, stakes)) for v, c in scored]

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from operator import mul
 
 import pytest
 
 from adaptive_dd.core import acceptance, estimator
 from adaptive_dd.core.domain import OFF, Setting, Timings
-from adaptive_dd.core.estimator import Answer, Learned, Place, arm_of
+from adaptive_dd.core.estimator import Answer, Arm, Learned, arm_of
+from adaptive_dd.core.outlook import Place, outlooks
 from adaptive_dd.core.rng import rng_for
 from tests.core.worlds import World
 
@@ -26,7 +28,7 @@ def taught(learned: Learned, world: World, *arms: estimator.Arm, first: int = 0)
 
 def expected_ms(learned: Learned, arm: estimator.Arm) -> float:
     text = estimator.texts_of(learned, "k", 0)
-    return sum(map(mul, estimator.outlooks(learned, Place(0, 0, "k"), (arm,))[0].cost, text))
+    return float(outlooks(learned, Place(0, 0, "k"), (arm,)).cost[0] @ text)
 
 
 def test_two_depths_tell_the_others_by_the_prefix_property_and_the_line() -> None:
@@ -85,8 +87,8 @@ def test_a_shift_of_the_machine_is_a_question_for_arms_not_heard_since() -> None
 
 def test_an_untried_arm_is_less_certain_the_further_it_is() -> None:
     learned = taught(Learned(), World(), *[N2] * 10)
-    near, far = estimator.outlooks(learned, Place(0, 0, "k"), (arm_of(Setting(3, 0.0)), N8, N2))[:2]
-    assert near.sd < far.sd
+    near, far, _ = outlooks(learned, Place(0, 0, "k"), (arm_of(Setting(3, 0.0)), N8, N2)).sd
+    assert near < far
 
 
 def test_nothing_in_a_prediction_is_negative_or_infinite_whatever_was_heard() -> None:
@@ -109,3 +111,44 @@ def test_tables_are_the_geometric_sums_and_turn_around() -> None:
     for level, chance, accepted in zip(acceptance.LEVELS, acceptance.CHANCES, table.accepted, strict=True):
         assert accepted == pytest.approx(sum(chance**k for k in range(1, 5)))
         assert acceptance.level_of(table, accepted) == pytest.approx(level)
+
+
+def test_after_the_machine_slowed_down_not_drafting_is_an_open_question_and_deeper_drafts_hardly() -> None:
+    learned = alike()
+    before = outlooks(learned, PLACE, ARMS).sd
+    after = outlooks(estimator.shifted(learned, 0.9, ("n2,p0.0",)), PLACE, ARMS).sd
+    assert after[0] > before[0] + 0.5, "memory that spills slows drafts only: nobody knows what n0 costs now"
+    assert after[2] < before[2] + 0.3
+
+
+def test_what_a_slow_spell_did_not_concern_its_end_does_not_either() -> None:
+    learned = estimator.shifted(alike(), 0.9, ("n2,p0.0",))
+    learned = replace(
+        learned, apart={**learned.apart, "n0": -0.9}, unsure={}
+    )  # it was played, and as fast as ever
+    during = outlooks(learned, PLACE, ARMS).cost[0]
+    after = outlooks(estimator.shifted(learned, -0.9, ("n2,p0.0",)), PLACE, ARMS).cost[0]
+    assert after == pytest.approx(during)
+
+
+def test_a_line_through_one_depth_says_little_about_no_drafting_and_never_that_it_is_free() -> None:
+    learned = alike(N2, ms=30.0)
+    assert outlooks(learned, PLACE, ARMS).sd[0] > 0.2
+    learned = alike(arm_of(Setting(3, 0.0)), ms=60.0, onto=learned)
+    bare, _, per_token, per_rejection = estimator.node_coef(learned, 0, 0)
+    assert per_token <= estimator.STEEPEST * bare + 1e-9
+    assert per_rejection <= estimator.DEAREST * bare
+
+
+PLACE = Place(0, 0, "k")
+ARMS = (arm_of(Setting(0)), N2, N8)
+
+
+def alike(arm: Arm = N2, ms: float = 30.0, onto: Learned | None = None) -> Learned:
+    """Some answers of one arm, all alike."""
+    learned = onto or Learned()
+    for _ in range(12):
+        timings = Timings(100, 1.0, 121, 60.0 * ms, draft_n=round(60 * arm.depth), draft_n_accepted=60)
+        answer = Answer(arm, 0, 0, "k", "", timings)
+        learned = estimator.learn(learned, answer, estimator.read(learned, answer))
+    return learned

@@ -21,7 +21,15 @@ def baseline_reading(cycle_ms: float) -> Reading:
 
 
 def priced(kept: Guard, cycle_ms: float, number: int = 1) -> Guard:
-    return guard.priced(kept, 0, baseline_reading(cycle_ms), COEF, number)
+    after, _ = guard.priced(kept, 0, baseline_reading(cycle_ms), COEF, number, sd=0.03)
+    return after
+
+
+def after_ten() -> Guard:
+    kept = Guard()
+    for _ in range(10):
+        kept = priced(kept, 10.0)
+    return kept
 
 
 def price_of(kept: Guard) -> float:
@@ -133,3 +141,31 @@ def test_the_worst_case_counts_no_text_on_which_an_arm_would_gain() -> None:
     rare = (0.1, 0.9, *(0.0,) * (len(LEVELS) - 2))
     worst = guard.worst_ms([14.0, 2.0, *[0.0] * 11], price, rare, stretch=1.0, tokens=100.0)
     assert worst == pytest.approx(100.0 * 4.0 * 0.1 / guard.TAIL)
+
+
+def test_one_slow_answer_of_the_baseline_is_a_hiccup_and_three_are_the_machine() -> None:
+    kept = after_ten()
+    before = math.exp(kept.prices[0].level + kept.drift)
+    once = priced(kept, 50.0)
+    assert math.exp(once.prices[0].level + once.drift) < 1.1 * before
+    again = priced(priced(once, 10.0), 50.0)
+    assert math.exp(again.prices[0].level + again.drift) < 1.15 * before, (
+        "two hiccups apart are still hiccups"
+    )
+    stays = priced(priced(once, 50.0), 50.0)
+    assert math.exp(stays.prices[0].level + stays.drift) > 1.5 * before
+
+
+def test_a_fast_answer_of_the_baseline_counts_at_once_and_for_every_node() -> None:
+    kept = replace(after_ten(), prices={**after_ten().prices, 8: after_ten().prices[0]})
+    after = priced(kept, 5.0)
+    assert math.exp(after.prices[0].level + after.drift) < 6.0
+    assert after.drift < 0.0, "what only ever rose would carry the other nodes' prices along"
+
+
+def test_the_noisier_the_answers_the_calmer_the_price() -> None:
+    moved = []
+    for sd in (0.03, 0.12):
+        after, _ = guard.priced(after_ten(), 0, baseline_reading(10.7), COEF, 1, sd=sd)
+        moved.append(after.prices[0].level + after.drift)
+    assert moved[1] < moved[0]

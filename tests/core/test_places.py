@@ -111,13 +111,16 @@ def test_an_answer_without_timings_is_decided_by_what_chats_taught_and_tries_not
 
 @pytest.mark.parametrize("name", ["note", "sign-change"])
 def test_knowing_the_cost_of_a_switch_keeps_conversations_in_place_and_the_budget_kept(name: str) -> None:
-    found = {way: play_places(scenario(name), way, 1, 150) for way in WAYS}
-    careful, careless = found["presets"], found["careless"]
-    assert careful.moved < 0.5 * careless.moved
-    assert careful.switching < 0.5 * careless.switching
-    assert careful.relative < 1.01
-    assert careful.worst_ms <= 0.0, (
+    found = {way: [play_places(scenario(name), way, seed, 150) for seed in (1, 2)] for way in WAYS}
+
+    def total(way: str, what: str) -> float:
+        return sum(float(getattr(score, what)) for score in found[way])
+
+    assert total("presets", "moved") < 0.5 * total("careless", "moved")
+    assert total("presets", "switching") < 0.5 * total("careless", "switching")
+    assert all(score.relative < 1.01 for score in found["presets"])
+    assert all(score.worst_ms <= 0.0 for score in found["presets"]), (
         "decode and switching time together stay within (1 + alpha) x baseline + c0"
     )
-    assert found["fields"].switching == 0.0
-    assert table(list(found.values())).count("\n") == 3
+    assert all(score.switching == 0.0 for score in found["fields"])
+    assert table([scores[0] for scores in found.values()]).count("\n") == 3

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from adaptive_dd.core import policy
@@ -18,7 +19,7 @@ FLAT = (1.0 / len(LEVELS),) * len(LEVELS)
 def candidate(
     arm: Setting, mean: float, sd: float = 0.02, standing: Standing = Standing.CANDIDATE
 ) -> Candidate:
-    return Candidate(arm_of(arm), [mean] * len(LEVELS), mean, sd, standing)
+    return Candidate(arm_of(arm), np.full(len(LEVELS), mean), mean, sd, standing)
 
 
 def stakes(**changes: object) -> Stakes:
@@ -97,9 +98,20 @@ def test_trials_go_where_most_may_be_found_and_take_a_bounded_share() -> None:
 
 
 def test_once_trials_have_cost_what_they_may_little_is_tried() -> None:
-    ready = [candidate(N2, 10.0), candidate(N4, 9.9, 0.3)]
+    ready = [candidate(N2, 10.0), candidate(N4, 9.9, 0.05)]
     chances = policy.chances(policy.plan(ready, stakes(spare_ms=-1.0), stay=None), 1e9)
     assert chances[N2] >= 1.0 - policy.SPENT_TRIALS - 1e-9
+    assert chances[N2] < 1.0
+
+
+def test_a_great_open_question_is_not_put_off_for_thrift_but_still_needs_the_budget() -> None:
+    ready = [candidate(N2, 10.0), candidate(OFF, 13.0, 0.6)]
+    plan = policy.plan(ready, stakes(spare_ms=-1.0, bare=(18.0,) * len(LEVELS)), stay=None)
+    assert 0.0 < policy.chances(plan, 1e9)[OFF] <= policy.GREAT_TRIALS + 1e-9
+    assert plan.tries[0].worst_ms == pytest.approx(policy.BOUNDED * 200.0 * 8.0), (
+        "no more than the baseline's cycle"
+    )
+    assert OFF not in policy.chances(plan, plan.tries[0].worst_ms - 1.0)
 
 
 def test_expected_improvement_is_that_of_a_normal() -> None:
