@@ -158,7 +158,7 @@ def as_markdown(run: Run, frontier: str) -> str:
         f"same prompts, taken in turns; {run.seconds / 60:.0f} minutes. {machine()}",
         "",
         f"llama-server {BUILD}, Gemma-3-270M as F32, draft Q2_K of the same model, launched with "
-        f"`--spec-draft-n-max {LAUNCH_N}`, one slot. Frontier: {frontier}.",
+        f"`--spec-draft-n-max {LAUNCH_N}`, one slot, {threads()}. Frontier: {frontier}.",
         "",
         f"Best fixed in hindsight: **{best.name}**.",
         "",
@@ -187,6 +187,12 @@ def _ratio(policy: Policy, other: Policy, sessions: Sequence[Sequence[Request]])
     everything = [request for session in sessions for request in session]
     low, high = interval(policy, other, sessions)
     return f"{total_s(policy, everything) / total_s(other, everything):.2f} ({low:.2f} to {high:.2f})"
+
+
+def threads() -> str:
+    """How many threads the server computes with (`tests.real.servers.command`)."""
+    count = os.environ.get("ADAPTIVE_DD_REAL_THREADS", "2")
+    return f"{count} thread{'s' if count != '1' else ' (the other core had other work)'}"
 
 
 def machine() -> str:
