@@ -69,7 +69,12 @@ class StoredJournal:
         self._keep_events, self._snapshot_events = keep_events, snapshot_events
         self._every_s, self._retry_s, self._room, self._waiting = every_s, retry_s, room, waiting
         self._open_store, self._wall_s = open_store, wall_s
-        self._queue: deque[tuple[int, Event, State]] = deque()
+        # Events alone: with a state beside each of them a busy minute held ten thousand states, some 60 MB.
+        self._queue: deque[tuple[int, Event]] = deque()
+        self._newest: dict[
+            int, tuple[int, State]
+        ] = {}  # of each scope: the event's place in order, the state after it
+        self._offered = self._drained = 0
         self._deployments: list[Deployment] = []
         self._prepared: dict[Deployment, State | None] = {}
         self._notes: list[str] = []
@@ -77,7 +82,7 @@ class StoredJournal:
         self._store: Store | None = None
         self._lock: TextIO | None = None
         self._rows: list[EventRow] = []
-        self._states: dict[int, State] = {}  # the last state of each scope
+        self._states: dict[int, State] = {}  # of each scope, where it is that of the last event drained
         self._since: Counter[int] = Counter()  # events of each scope since its last snapshot
         self._gaps: set[int] = set()  # scopes whose next snapshot is a start: rows before it are missing
         self._position: int | None = None  # the last event's id as we left it
@@ -151,7 +156,12 @@ class StoredJournal:
         """Queue one event with the state after it. False when the queue is full."""
         if len(self._queue) >= self._room:
             return False
-        self._queue.append((scope, event, state))
+        self._offered += 1
+        self._newest[scope] = (
+            self._offered,
+            state,
+        )  # first: the writer must never take an older one for this event's
+        self._queue.append((scope, event))
         return True
 
     def flush(self, timeout_s: float = 10.0) -> bool:
@@ -238,15 +248,19 @@ class StoredJournal:
                 self._steps.notify_all()
 
     def _drain(self) -> None:
-        for _ in range(len(self._queue)):
-            scope, event, state = self._queue.popleft()
-            self._states[scope] = state
+        for _ in range(self._room):
+            if not self._queue:
+                break
+            scope, event = self._queue.popleft()
+            self._drained += 1
             self._since[scope] += 1
             try:
                 self._rows.append(event_row(scope, event))
             except CodecError as error:
                 self._lose(1, {scope})
                 self._say_once(f"an event cannot be written: {error}")
+        newest = dict(self._newest)
+        self._states = {scope: state for scope, (place, state) in newest.items() if place <= self._drained}
 
     def _commit(self, *, last: bool) -> None:
         """Write what waits; an idle proxy touches no file."""
@@ -257,6 +271,8 @@ class StoredJournal:
             return
         self._open()  # may find gaps
         assert self._store is not None
+        if (self._gaps & {row.deployment for row in self._rows}) - self._states.keys():
+            return  # what begins anew begins with a state; there is one as soon as the writer has caught up
         snapshots = self._snapshots(due | self._gaps)
         scopes = {row.deployment for row in self._rows} | {row.deployment for row in snapshots}
         self._store.write({s: self._deployments[s] for s in scopes}, self._rows, snapshots)

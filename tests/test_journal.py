@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -179,6 +180,18 @@ def test_a_full_queue_refuses_and_nothing_is_learned_from_what_it_refused(tmp_pa
     journal.start()
     journal.flush()
     traffic(engine, 1)
+    journal.close()
+    assert resumed(tmp_path) == engine.state
+
+
+def test_a_writer_that_lags_behind_holds_events_and_not_a_state_for_each(tmp_path: Path) -> None:
+    journal = StoredJournal(tmp_path)  # not started: everything waits
+    engine = Engine(journal, HERE)
+    traffic(engine, 200)
+    gc.collect()
+    assert sum(isinstance(found, State) for found in gc.get_objects()) < 50
+    journal.start()
+    journal.flush()
     journal.close()
     assert resumed(tmp_path) == engine.state
 

@@ -56,8 +56,8 @@ TIME_SD = 0.03
 # it real machines are: public fits run from .11 to 1.05 per drafted token.
 SHAPE_PRIOR: Vector = (1.0, 0.02, 0.2, 0.03)
 SHAPE_SD: Vector = (0.0, 0.15, 0.15, 0.12)
-# What a drafted token, and drafting at all, cost at most in units of T(0) (public fits end at 1.05): two depths near each other say little
-# about none at all.
+# What a drafted token, and drafting at all, cost at most in units of T(0) (public fits end at 1.05): two depths near
+# each other say little about none at all.
 STEEPEST = 1.5
 # The same of a rejection: 5.9 was measured, for a draft of sixteen on a model that computes what it kept once more.
 DEAREST = 6.0
