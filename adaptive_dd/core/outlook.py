@@ -50,7 +50,6 @@ Array = NDArray[np.float64]
 # Precision of log cycle time by an answer of the load and of the node, and of cycles per token by an answer.
 AT_LOAD, AT_NODE, AT_TEXT = 1.0 / 0.05**2, 1.0 / 0.035**2, 1.0 / ANSWER_SD**2
 # sd of the log of an arm's cycle time at a load where it was never played: drafting may cost up to three times as much.
-
 LOAD_SD = 0.2
 # A line says no less than this about an arm: costs differ by factors, not by orders of magnitude.
 LARGEST_VARIANCE = 0.3**2
@@ -115,63 +114,86 @@ def _table(depth: float, p_min: float, shift: float) -> Array:
     return np.array(draft_table(depth, p_min, shift).rows).T
 
 
+class _Heard(NamedTuple):
+    """What was heard of each arm (arm,): the log of its own factor on the tables, and the evidence behind it."""
+
+    log_factor: Array
+    load_weight: Array
+    node_weight: Array
+    text_weight: Array
+
+
 def outlooks(learned: Learned, place: Place, arms: tuple[Arm, ...]) -> Outlooks:
     """What is expected of each arm at a place."""
-    node = learned.nodes.get(node_of(place.bucket, place.load))
-    shape, here = learned.shapes.get(place.load, NO_SHAPE), NO_NODE if node is None else node
-    text = learned.texts.get(text_key(place.kind, place.bucket), NO_TEXT)
-    everything = learned.texts.get("", NO_TEXT)
     server_depth = depth_of(learned, arms[0])
     board = _board(arms, server_depth)
-    log_factor, heard = np.zeros(len(arms)), np.zeros(len(arms))
-    load_weight, node_weight = np.zeros(len(arms)), np.zeros(len(arms))
-    known = {*shape.rho, *here.rho, *text.bias, *everything.bias, *learned.apart}
-    for name in known:
-        at = board.place.get(name)
-        if at is None:
-            continue
-        arm, own = arms[at], text.bias.get(name, NOTHING)
-        lean = BIAS_LEAN if arm.p_min == 0.0 else BIAS_LEAN_P
-        log_factor[at] = (
-            learned.apart.get(name, 0.0)
-            + residual(shape, here, arm)
-            + own.shrunk(lean)
-            + everything.bias.get(name, NOTHING).shrunk(lean)
-        )
-        load_weight[at] = shape.rho.get(name, NOTHING).weight
-        node_weight[at] = here.rho.get(name, NOTHING).weight
-        heard[at] = own.weight
-    factor = np.exp(log_factor + learned.common)
-    drafts, drafted, rejected, per_token = _tables(arms, server_depth, _shifts(learned.lifts, board))
-    t0, t1, t2, t3 = node_coef(learned, place.bucket, place.load)
-    cost = (t0 + t1 * drafts + t2 * drafted + t3 * rejected) * per_token * factor[:, None]
-    answers = np.where(board.plain, heard, 0.0)
+    tables = _tables(arms, server_depth, _shifts(learned.lifts, board))
+    heard = _heard(learned, place, arms, board)
+    cost = _cost(learned, place, tables, heard)
+    answers = np.where(board.plain, heard.text_weight, 0.0)
     for name, tallies in learned.slants.items():
         at = board.place.get(name)
         if at is not None:
             slant = np.exp([tally.shrunk(SLANT_LEAN) for tally in tallies])
             cost[at] *= slant[_BAND_OF_LEVEL]
             answers[at] = 0.5 * sum([tally.weight for tally in tallies])
-    middle = np.stack(
-        [np.ones(len(arms)), drafts[:, MIDDLE], drafted[:, MIDDLE], rejected[:, MIDDLE]], axis=1
-    )
-    prior = np.sqrt(_distances(board, shape.rho) ** 2 + _line_variance(shape.fit, middle))
-    variance = 1.0 / (
-        1.0 / (prior * prior) + load_weight * AT_LOAD + np.minimum(node_weight, load_weight) * AT_NODE
-    )
+    variance = _time_variance(learned, place, board, tables, heard)
+    bias_precision = np.where(board.plain, 1.0 / BIAS_SD**2, 1.0 / BIAS_P_SD**2)
+    variance += np.where(board.depth > 0.0, 1.0 / (bias_precision + answers * AT_TEXT), 0.0)
+    return Outlooks(cost, np.sqrt(variance + MODEL_SD * MODEL_SD))
+
+
+def _heard(learned: Learned, place: Place, arms: tuple[Arm, ...], board: _Board) -> _Heard:
+    shape = learned.shapes.get(place.load, NO_SHAPE)
+    here = learned.nodes.get(node_of(place.bucket, place.load), NO_NODE)
+    text = learned.texts.get(text_key(place.kind, place.bucket), NO_TEXT)
+    everything = learned.texts.get("", NO_TEXT)
+    heard = _Heard(*np.zeros((4, len(arms))))
+    for name in {*shape.rho, *here.rho, *text.bias, *everything.bias, *learned.apart}:
+        at = board.place.get(name)
+        if at is None:
+            continue
+        arm, own = arms[at], text.bias.get(name, NOTHING)
+        lean = BIAS_LEAN if arm.p_min == 0.0 else BIAS_LEAN_P
+        heard.log_factor[at] = (
+            learned.apart.get(name, 0.0)
+            + residual(shape, here, arm)
+            + own.shrunk(lean)
+            + everything.bias.get(name, NOTHING).shrunk(lean)
+        )
+        heard.load_weight[at] = shape.rho.get(name, NOTHING).weight
+        heard.node_weight[at] = here.rho.get(name, NOTHING).weight
+        heard.text_weight[at] = own.weight
+    return heard
+
+
+def _cost(learned: Learned, place: Place, tables: Array, heard: _Heard) -> Array:
+    """ms per token (arm, level), without slants."""
+    drafts, drafted, rejected, per_token = tables
+    t0, t1, t2, t3 = node_coef(learned, place.bucket, place.load)
+    factor = np.exp(heard.log_factor + learned.common)
+    cost: Array = (t0 + t1 * drafts + t2 * drafted + t3 * rejected) * per_token * factor[:, None]
+    return cost
+
+
+def _time_variance(learned: Learned, place: Place, board: _Board, tables: Array, heard: _Heard) -> Array:
+    """Variance (arm,) of the log of an arm's cycle time."""
+    shape = learned.shapes.get(place.load, NO_SHAPE)
+    drawn = np.concatenate([np.ones((len(board.depth), 1)), tables[:3, :, MIDDLE].T], axis=1)
+    prior = _distances(board, shape.rho) ** 2 + _line_variance(shape.fit, drawn)
+    at_node = np.minimum(heard.node_weight, heard.load_weight)
+    variance: Array = 1.0 / (1.0 / prior + heard.load_weight * AT_LOAD + at_node * AT_NODE)
     if place.load:
-        variance += np.where(load_weight > 0.0, 0.0, LOAD_SD * LOAD_SD)
+        variance += np.where(heard.load_weight > 0.0, 0.0, LOAD_SD * LOAD_SD)
     for name, shift in learned.unsure.items():
         at = board.place.get(name)
         if at is not None:
             variance[at] += shift * shift
-    jump = 0.0 if node is None else jump_doubt(learned, place.bucket, place.load)
-    if jump:
+    if node_of(place.bucket, place.load) in learned.nodes:
+        jump = jump_doubt(learned, place.bucket, place.load)
         other_sort = (board.depth > 0.0) != (board.depth[0] > 0.0)
-        variance += np.where(other_sort & (node_weight < 0.5), jump * jump, 0.0)
-    bias_precision = np.where(board.plain, 1.0 / BIAS_SD**2, 1.0 / BIAS_P_SD**2)
-    variance += np.where(board.depth > 0.0, 1.0 / (bias_precision + answers * AT_TEXT), 0.0)
-    return Outlooks(cost, np.sqrt(variance + MODEL_SD * MODEL_SD))
+        variance += np.where(other_sort & (heard.node_weight < 0.5), jump * jump, 0.0)
+    return variance
 
 
 def _shifts(lifts: Mapping[str, Lift], board: _Board) -> tuple[float, ...]:
@@ -192,6 +214,7 @@ def _line_variance(fit: Fit, drawn: Array) -> Array:
     scale = fit.coef[0]
     p1, p2, p3 = (1.0 / (sd * sd * scale * scale) for sd in SHAPE_SD[1:])
     precision = np.array([[a, b, c, d], [b, e + p1, f, g], [c, f, h + p2, i], [d, g, i, j + p3]])
+    precision += np.eye(4) * (1e-12 * np.trace(precision))  # one depth alone leaves it nearly singular
     spread = np.einsum("ni,ij,nj->n", drawn, np.linalg.inv(precision), drawn)
     variance: Array = spread / (drawn @ np.array(fit.coef)) ** 2
     return np.asarray(np.minimum(variance, LARGEST_VARIANCE))
