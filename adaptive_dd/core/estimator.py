@@ -652,7 +652,7 @@ def shifted(learned: Learned, shift: float, heard: Collection[str]) -> Learned:
     names = {OFF_NAME, *[name for shape in learned.shapes.values() for name in shape.rho]} - set(heard)
     drafts = OFF_NAME not in heard
     apart, unsure = dict(learned.apart), dict(learned.unsure)
-    for name in names:
+    for name in sorted(names):  # the order stays in the state, and a set has another one in every process
         # What an earlier shift did not concern, its end does not either.
         own = apart.get(name, 0.0)
         ended = math.copysign(min(abs(own), abs(shift)), shift) if own * shift > 0.0 else 0.0
@@ -709,7 +709,7 @@ def _talked(
     means = dict(old.traits)
     gain = weight / (old.weight + weight)
     share = weight * old.weight / (old.weight + weight)  # the mean has an error of its own
-    for name in {*traits, *means}:
+    for name in sorted({*traits, *means}):
         difference = traits.get(name, 0.0) - means.get(name, 0.0)
         if difference and share:
             lifts = {**lifts, name: lifts.get(name, NO_LIFT).heard(difference, level - old.seen, share)}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -184,3 +187,35 @@ def test_recorded_propensities_are_those_with_which_the_policy_draws() -> None:
     decided = [e for e in journal.of(0) if isinstance(e, Decided)]
     weights = [drawn[e.number].count(e.decision.arm) / 64 / e.decision.propensity for e in decided]
     assert sum(weights) / len(weights) == pytest.approx(1.0, abs=0.05)
+
+
+LEARN = """
+import hashlib
+from adaptive_dd.core import arena
+from adaptive_dd.core.codec import state_to_json
+from adaptive_dd.core.scenarios import scenario
+
+class Kept(arena.ControllerPolicy):
+    last = None
+    def __init__(self, terms):
+        super().__init__(terms)
+        Kept.last = self
+
+arena.run(scenario("deep-split"), Kept, 2, 400)
+print(hashlib.sha256(state_to_json(Kept.last.state).encode()).hexdigest())
+"""
+
+
+def test_what_was_learned_is_the_same_text_in_every_process() -> None:
+    # Sets of names have another order under another hash seed, and an order may end up in the state.
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", LEARN],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(found) == 1
