@@ -21,6 +21,7 @@ from adaptive_dd.core.domain import (
     Timings,
 )
 from adaptive_dd.core.events import Began, Decided, FreezeSet, Observed
+from adaptive_dd.core.guard import Standing
 from adaptive_dd.core.learning import LONGEST_CREDITED
 from adaptive_dd.core.outlook import Place, outlooks
 from adaptive_dd.core.rng import rng_for
@@ -225,3 +226,32 @@ def test_one_absurd_answer_does_not_pay_for_days_of_trials(arm: Setting) -> None
     play.tell(Observed(0.0, number, Outcome(Status.OK, absurd)))
     mean_ms = play.baseline_ms / len(play.decisions)
     assert play.state.headroom_ms - before < LONGEST_CREDITED * mean_ms
+
+
+def test_a_setting_proven_slower_is_in_no_plan_of_its_cell_any_more() -> None:
+    world = World(per_token=0.05, chance=0.9)
+    play = Play(world, PolicySettings(baseline=N2, cap=8)).requests(80)
+    cell = controller.cell_of(play.state, play.context)
+    while True:
+        world.slow = dict.fromkeys({d.arm for d in play.decisions[-10:]} - {N2}, 4.0)
+        play.requests(1)
+        trials = play.state.guard.trials[cell]
+        demoted = {name for name, trial in trials.items() if trial.standing is Standing.DEMOTED}
+        if demoted:
+            break
+    plans = [plan for plan in play.state.plans[cell] if plan is not None]
+    played = {str(option.arm) for plan in plans for option in (plan.best, plan.proven, *plan.tries)}
+    assert not played & demoted
+
+
+def test_a_frontiers_row_on_its_way_is_reserved_like_a_trial() -> None:
+    rows = (FrontierRow(300, N2, 100.0), FrontierRow(300, Setting(8, 0.0), 102.5))
+    play = Play(World(), PolicySettings(baseline=N2, cap=8), Frontier(rows, N2)).requests(12)
+    state, cell = play.state, controller.cell_of(play.state, play.context)
+    plan = state.plans[cell][0]
+    assert plan is not None
+    risky = replace(plan, best=replace(plan.best, arm=Setting(8, 0.0), reason="frontier", worst_ms=700.0))
+    state = replace(state, plans={cell: (risky, *state.plans[cell][1:])}, headroom_ms=9000.0)
+    decision = Decision(Setting(8, 0.0), "frontier", 1.0, cell)
+    after = controller.apply(state, Decided(0.0, state.next_number, play.context, decision, 1.0))
+    assert after.headroom_ms == pytest.approx(8300.0)
