@@ -69,7 +69,7 @@ calibration-trial: $(VENV)/.installed-dev
 calibration-real: real-servers
 	$(BIN)/python -m tests.benchmarks.calibration_real --write
 
-# Policies in turns on one real server; writes docs/benchmarks.md. FRONTIER is a file that calibrate wrote.
+# Policies in turns on one real server; writes docs/benchmarks.md. Over an hour, with nothing else on the machine. FRONTIER is a file that calibrate wrote.
 FRONTIER ?= 0:n8,p0.0
 real-bench: real-servers
 	$(BIN)/python -m tests.benchmarks.real --frontier '$(FRONTIER)' --write

@@ -71,9 +71,8 @@ class StoredJournal:
         self._open_store, self._wall_s = open_store, wall_s
         # Events alone: with a state beside each of them a busy minute held ten thousand states, some 60 MB.
         self._queue: deque[tuple[int, Event]] = deque()
-        self._newest: dict[
-            int, tuple[int, State]
-        ] = {}  # of each scope: the event's place in order, the state after it
+        # Of each scope: the place in order of its last event, and the state after it.
+        self._newest: dict[int, tuple[int, State]] = {}
         self._offered = self._drained = 0
         self._deployments: list[Deployment] = []
         self._prepared: dict[Deployment, State | None] = {}
@@ -157,10 +156,8 @@ class StoredJournal:
         if len(self._queue) >= self._room:
             return False
         self._offered += 1
-        self._newest[scope] = (
-            self._offered,
-            state,
-        )  # first: the writer must never take an older one for this event's
+        # Before the event: the writer must never take an older state for that after this one.
+        self._newest[scope] = (self._offered, state)
         self._queue.append((scope, event))
         return True
 

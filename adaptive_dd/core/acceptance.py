@@ -54,7 +54,7 @@ class DraftTable:
 def draft_table(depth: float, p_min: float, shift: float = 0.0) -> DraftTable:
     """The table of a draft form. depth need not be whole (a launch value is seen only as a mean).
 
-    shift: logits by which this form finds a text easier than a draft of two tokens would (see `estimator.Tail`).
+    shift: logits by which this form finds a text easier than a draft of two tokens would (see `estimator.Lift`).
     """
     cells = [_cycle(1.0 / (1.0 + math.exp(-z - shift)), depth, p_min) for z in LEVELS]
     per_token = tuple(1.0 / (1.0 + cell[0]) for cell in cells)

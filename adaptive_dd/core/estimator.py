@@ -88,10 +88,6 @@ FAMILIAR, LARGEST_SURPRISE, COMMON_GAIN = 1.5, 0.12, 0.02
 USUAL_JUMP, JUMP_DOUBT = 0.35, 0.8
 # Share of a shift that is in doubt for arms that draft as those do which showed it: memory that spills slows them all.
 ALIKE = 0.3
-# Before an arm was played: sd of the log of its cycle time around the line, and of its cycles per token.
-UNTRIED_SD, UNTRIED_P_SD, BIAS_SD, BIAS_P_SD = 0.10, 0.05, 0.03, 0.06
-MODEL_SD = 0.012  # of any prediction: no model is exact
-ANSWER_SD = 0.15  # of log cycles per token around what text and conversation say
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,8 @@ from numpy.typing import NDArray
 
 from adaptive_dd.core.acceptance import LEVELS, MIDDLE, draft_table, reach_of
 from adaptive_dd.core.estimator import (
-    ANSWER_SD,
     BIAS_LEAN,
     BIAS_LEAN_P,
-    BIAS_P_SD,
-    BIAS_SD,
-    MODEL_SD,
     NO_LIFT,
     NO_NODE,
     NO_SHAPE,
@@ -29,8 +25,6 @@ from adaptive_dd.core.estimator import (
     NOTHING,
     SHAPE_SD,
     SLANT_LEAN,
-    UNTRIED_P_SD,
-    UNTRIED_SD,
     Arm,
     Fit,
     Learned,
@@ -46,6 +40,11 @@ from adaptive_dd.core.estimator import (
 )
 
 Array = NDArray[np.float64]
+
+# Before an arm was played: sd of the log of its cycle time around the line, and of its cycles per token.
+UNTRIED_SD, UNTRIED_P_SD, BIAS_SD, BIAS_P_SD = 0.10, 0.05, 0.03, 0.06
+MODEL_SD = 0.012  # of any prediction: no model is exact
+ANSWER_SD = 0.15  # of log cycles per token around what text and conversation say
 
 # Precision of log cycle time by an answer of the load and of the node, and of cycles per token by an answer.
 AT_LOAD, AT_NODE, AT_TEXT = 1.0 / 0.05**2, 1.0 / 0.035**2, 1.0 / ANSWER_SD**2

@@ -142,14 +142,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--kinds", default="greedy")
     parser.add_argument("--frontier", type=Path, help="a file measured before: only part two")
-    parser.add_argument(
-        "--out", type=Path, default=Path(f"{NAME}.json"), help="where part one leaves its file"
-    )
+    parser.add_argument("--out", type=Path, help="where part one leaves its file (default: nowhere)")
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
     kinds = tuple(given.kinds.split(","))
     with TemporaryDirectory() as folder, starting(BUILD, *draft_flags(LAUNCH_N)) as server:
-        out = given.frontier or given.out
+        out = given.frontier or given.out or Path(folder) / f"{NAME}.json"
         job = Job(
             server.url,
             out,

@@ -192,7 +192,7 @@ def _ratio(policy: Policy, other: Policy, sessions: Sequence[Sequence[Request]])
 def threads() -> str:
     """How many threads the server computes with (`tests.real.servers.command`)."""
     count = os.environ.get("ADAPTIVE_DD_REAL_THREADS", "2")
-    return f"{count} thread{'s' if count != '1' else ' (the other core had other work)'}"
+    return f"{count} thread{'' if count == '1' else 's'}"
 
 
 def machine() -> str:

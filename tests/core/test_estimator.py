@@ -15,6 +15,20 @@ from tests.core.worlds import World
 N0, N2, N4, N8 = arm_of(OFF), arm_of(Setting(2, 0.0)), arm_of(Setting(4, 0.0)), arm_of(Setting(8, 0.0))
 
 
+PLACE = Place(0, 0, "k")
+ARMS = (arm_of(Setting(0)), N2, N8)
+
+
+def alike(arm: Arm = N2, ms: float = 30.0, onto: Learned | None = None) -> Learned:
+    """Some answers of one arm, all alike."""
+    learned = onto or Learned()
+    for _ in range(12):
+        timings = Timings(100, 1.0, 121, 60.0 * ms, draft_n=round(60 * arm.depth), draft_n_accepted=60)
+        answer = Answer(arm, 0, 0, "k", "", timings)
+        learned = estimator.learn(learned, answer, estimator.read(learned, answer))
+    return learned
+
+
 def answer(world: World, arm: estimator.Arm, number: int, conversation: str = "") -> Answer:
     return Answer(arm, 0, 0, "k", conversation, world.answer(arm.setting, rng_for(9, number)))
 
@@ -138,17 +152,3 @@ def test_a_line_through_one_depth_says_little_about_no_drafting_and_never_that_i
     bare, _, per_token, per_rejection = estimator.node_coef(learned, 0, 0)
     assert per_token <= estimator.STEEPEST * bare + 1e-9
     assert per_rejection <= estimator.DEAREST * bare
-
-
-PLACE = Place(0, 0, "k")
-ARMS = (arm_of(Setting(0)), N2, N8)
-
-
-def alike(arm: Arm = N2, ms: float = 30.0, onto: Learned | None = None) -> Learned:
-    """Some answers of one arm, all alike."""
-    learned = onto or Learned()
-    for _ in range(12):
-        timings = Timings(100, 1.0, 121, 60.0 * ms, draft_n=round(60 * arm.depth), draft_n_accepted=60)
-        answer = Answer(arm, 0, 0, "k", "", timings)
-        learned = estimator.learn(learned, answer, estimator.read(learned, answer))
-    return learned
