@@ -235,7 +235,8 @@ def _decided(state: State, event: Decided) -> State:
 
 def _worst_ms(state: State, event: Decided) -> float:
     """What a decision keeps in reserve while it is on its way."""
-    if event.decision.reason not in ("explore", "frontier"):
+    # Other modes play the frontier without an account, and a plan made for nothing would hold up the request.
+    if state.settings.mode is not Mode.ADAPTIVE or event.decision.reason not in ("explore", "frontier"):
         return 0.0
     plan = _plan_for(state, event.context, event.decision.cell)
     options = () if plan is None else (*plan.tries, plan.best, *plan.others)

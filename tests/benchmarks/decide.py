@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from adaptive_dd.core import controller
 from adaptive_dd.core.domain import Context, Deployment, Kind, Mode, Outcome, PolicySettings, Status, Timings
+from adaptive_dd.core.events import Decided
 from adaptive_dd.core.rng import rng_for
 from adaptive_dd.engine import Engine, MemoryJournal
 from adaptive_dd.frontier_file import load_frontier
@@ -66,6 +67,8 @@ def rows(mode: Mode, count: int) -> list[tuple[str, tuple[float, float]]]:
         engine.finish(engine.begin(context).number, Outcome(Status.OK, timings_for(number)))
     state = engine.state
     decide = timed(count, lambda n: controller.decide(state, work[n], rng_for(7, n)))
+    event = Decided(1.0, state.next_number, work[0], controller.decide(state, work[0], rng_for(7, 1)), 1.0)
+    applied = timed(count, lambda _: controller.apply(state, event))
     begin: list[int] = []
     finish: list[int] = []
     for number, context in enumerate(work):
@@ -77,6 +80,7 @@ def rows(mode: Mode, count: int) -> list[tuple[str, tuple[float, float]]]:
         finish.append(time.perf_counter_ns() - between)
     return [
         (f"{mode.value}: `decide` with its draw", decide),
+        (f"{mode.value}: the state after the decision", applied),
         (f"{mode.value}: `begin` (decide and record)", percentiles(begin)),
         (f"{mode.value}: `finish` (apply and record)", percentiles(finish)),
     ]

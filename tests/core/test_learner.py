@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from adaptive_dd.core import controller, estimator, policy
+from adaptive_dd.core import controller, estimator, learning, policy
 from adaptive_dd.core.codec import state_from_json, state_to_json
 from adaptive_dd.core.domain import (
     OFF,
@@ -14,13 +14,14 @@ from adaptive_dd.core.domain import (
     Decision,
     Frontier,
     FrontierRow,
+    Mode,
     Outcome,
     PolicySettings,
     Setting,
     Status,
     Timings,
 )
-from adaptive_dd.core.events import Began, Decided, FreezeSet, Observed
+from adaptive_dd.core.events import Began, Decided, FreezeSet, ModeSet, Observed
 from adaptive_dd.core.guard import Standing
 from adaptive_dd.core.learning import LONGEST_CREDITED
 from adaptive_dd.core.outlook import Place, outlooks
@@ -255,3 +256,18 @@ def test_a_frontiers_row_on_its_way_is_reserved_like_a_trial() -> None:
     decision = Decision(Setting(8, 0.0), "frontier", 1.0, cell)
     after = controller.apply(state, Decided(0.0, state.next_number, play.context, decision, 1.0))
     assert after.headroom_ms == pytest.approx(8300.0)
+
+
+def test_mode_static_plans_nothing_neither_on_the_requests_path_nor_after_its_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = (FrontierRow(300, N2, 100.0), FrontierRow(300, Setting(8, 0.0), 120.0))
+    play = Play(World(), PolicySettings(baseline=N2, cap=8), Frontier(rows, N2)).requests(12)
+    play.tell(ModeSet(0.0, Mode.STATIC))
+
+    def planned(*_: object) -> None:
+        raise AssertionError("a plan was worked out that nobody draws from")
+
+    monkeypatch.setattr(controller, "planned", planned)
+    monkeypatch.setattr(learning, "planned", planned)
+    assert {play.request(number).reason for number in range(13, 20)} == {"frontier"}
