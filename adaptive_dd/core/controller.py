@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from adaptive_dd.core import estimator, learning, policy
-from adaptive_dd.core.cost import ANSWER_TOKENS, switch_ms
+from adaptive_dd.core.cost import ANSWER_TOKENS, stays, switch_ms
 from adaptive_dd.core.domain import SERVER, Cell, Context, Decision, Listens, Mode, Setting
 from adaptive_dd.core.events import (
     Abandoned,
@@ -26,9 +26,9 @@ from adaptive_dd.core.events import (
     ModeSet,
     Observed,
 )
-from adaptive_dd.core.frontier import bucket_edges
+from adaptive_dd.core.frontier import bucket_edges, measured_ms_per_token
 from adaptive_dd.core.guard import Account
-from adaptive_dd.core.placement import home_of, may_refresh, placed
+from adaptive_dd.core.placement import STAYS, home_of, may_refresh, placed
 from adaptive_dd.core.planning import planned
 from adaptive_dd.core.policy import Option, Plan
 from adaptive_dd.core.rng import Rng
@@ -85,13 +85,26 @@ def decide(state: State, context: Context, rng: Rng) -> Decision:
         arm, reason = settled
         return Decision(arm, reason, 1.0, cell)
     if state.settings.mode is not Mode.ADAPTIVE:
-        arm = rung_of(state, cell)
-        if context.arms is not None and arm not in context.arms:
-            arm = state.arms[0].setting
-        reason = "frozen" if state.settings.mode is Mode.FROZEN or state.frozen else "frontier"
-        return Decision(arm, reason if arm != state.arms[0].setting else "baseline", 1.0, cell)
+        return _by_the_ladder(state, context, cell)
     option = _drawn(state, context, cell, rng)
     return Decision(option.arm, option.reason, option.share, cell)
+
+
+def _by_the_ladder(state: State, context: Context, cell: Cell) -> Decision:
+    """What the frontier's ladder plays; a conversation stays where its prompt cache lives until what the frontier
+    measured pays for leaving."""
+    arm, baseline = rung_of(state, cell), state.arms[0].setting
+    if context.arms is not None and arm not in context.arms:
+        arm = baseline
+    if switch_ms(context, arm) > 0.0:
+        steps = {baseline, *state.rungs.get("", ()), *state.rungs.get(cell.kind, ())}
+        homes = [a.setting for a in state.arms if a.setting in steps and a.setting in (context.arms or steps)]
+        measured = measured_ms_per_token(state.frontier, cell.bucket, edges=state.edges, kind=cell.kind)
+        home = stays(context, arm, homes, measured)
+        if home != arm:
+            return Decision(home, STAYS, 1.0, cell)
+    reason = "frozen" if state.settings.mode is Mode.FROZEN or state.frozen else "frontier"
+    return Decision(arm, reason if arm != baseline else "baseline", 1.0, cell)
 
 
 def _settled(state: State, context: Context) -> tuple[Setting, str] | None:
@@ -120,7 +133,7 @@ def _drawn(state: State, context: Context, cell: Cell, rng: Rng) -> Option:
     if plan is None:
         if may_refresh(context, baseline, room):
             return refresh
-        return replace(refresh, arm=home_of(context, [arm.setting for arm in state.arms]), reason="stays")
+        return replace(refresh, arm=home_of(context, [arm.setting for arm in state.arms]), reason=STAYS)
     length = state.lengths.get(cell.kind)
     tokens = ANSWER_TOKENS if length is None else length.mean
     if state.frozen:

@@ -244,6 +244,21 @@ def safe_rows_at(
     return tuple(sorted(found, key=lambda j: (-j.gain, j.row.setting.order)))
 
 
+def measured_ms_per_token(
+    frontier: Frontier, bucket: int, *, edges: tuple[int, ...], kind: str = ""
+) -> dict[Setting, float]:
+    """What a token was measured to take under each setting in a bucket, in ms: the mean over its contexts there.
+
+    Settings that were measured at some of the contexts only are compared on different prompts; calibration measures
+    its best ones and the baseline at all of them.
+    """
+    found: dict[Setting, list[float]] = {}
+    for row in _rows_for(frontier, kind):
+        if bucket_of(edges, row.context_tokens) == bucket and row.tok_s > 0.0:
+            found.setdefault(row.setting, []).append(1000.0 / row.tok_s)
+    return {setting: sum(each) / len(each) for setting, each in found.items()}
+
+
 def _rung(min_tokens: int, here: Sequence[Comparison], baseline: Setting) -> Rung:
     """The setting that is safe at every context (and kind) measured in a bucket, by its mean gain."""
     if not here:

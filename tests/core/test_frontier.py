@@ -18,6 +18,7 @@ from adaptive_dd.core.frontier import (
     comparison,
     ladder,
     ladder_text,
+    measured_ms_per_token,
     neighbours,
     safe_rows_at,
     setting_at,
@@ -255,6 +256,16 @@ def test_safe_rows_of_a_bucket_come_fastest_first() -> None:
     f = frontier(*(row(1, s, t) for s, t in (("n2,p0", 100), ("n4,p0", 110), ("n8,p0", 120), ("n1", 90))))
     assert [str(j.row.setting) for j in safe_rows_at(f, 0)] == ["n8,p0.0", "n4,p0.0"]
     assert safe_rows_at(f, 1) == ()
+
+
+def test_what_a_token_was_measured_to_take_in_a_bucket_is_the_mean_over_its_contexts() -> None:
+    rows = (FrontierRow(100, OFF, 10.0), FrontierRow(200, OFF, 20.0), FrontierRow(9000, OFF, 1.0))
+    frontier = Frontier((*rows, FrontierRow(200, Setting(4), 50.0, kind="greedy")), OFF)
+    assert measured_ms_per_token(frontier, 0, edges=(4000,), kind="sampled.free.chat") == {OFF: 75.0}
+    assert measured_ms_per_token(frontier, 0, edges=(4000,), kind="greedy.free.chat") == {
+        OFF: 100.0,
+        Setting(4): 20.0,
+    }
 
 
 def test_neighbours_are_one_and_two_steps_and_a_doubling_away_at_three_levels_of_p() -> None:

@@ -69,6 +69,40 @@ def test_a_ladder_s_setting_without_a_place_that_answers_is_the_baseline() -> No
     assert (away.arm, away.reason) == (OFF, "baseline")
 
 
+MEASURED = (
+    (1000, OFF, 50.0),
+    (1000, N2, 40.0),
+    (1000, N8, 90.0),
+    (9000, OFF, 50.0),
+    (9000, N2, 60.0),
+    (9000, N8, 49.0),
+)
+LONG_AND_SHORT = Frontier(tuple(FrontierRow(*row) for row in MEASURED), baseline=OFF)
+
+
+@pytest.mark.parametrize("mode", [Mode.STATIC, Mode.FROZEN])
+def test_a_ladder_s_step_moves_a_grown_conversation_only_where_what_was_measured_pays_for_it(
+    mode: Mode,
+) -> None:
+    state = state_of(mode, LONG_AND_SHORT)
+    grown = replace(talk(reprocess=((OFF, 7000), (N2, 7000), (N8P, 7000)), turns=2), prompt_tokens=7000)
+    decision = controller.decide(state, grown, rng_for(0, 1))
+    assert (decision.arm, decision.reason) == (N8, "stays"), (
+        "3.7 ms a token do not pay for 7 s within 600 tokens"
+    )
+    quick = replace(grown, prompt_ms_per_token=0.1)
+    assert controller.decide(state, quick, rng_for(0, 1)).arm == N2
+    new = replace(grown, reprocess=(), turns=0)
+    assert controller.decide(state, new, rng_for(0, 1)).arm == N2
+
+
+def test_a_ladder_without_measurements_moves_no_grown_conversation() -> None:
+    state = state_of(Mode.STATIC, Frontier(baseline=OFF, rules=((0, N8), (4000, N2))))
+    grown = replace(talk(reprocess=((OFF, 7000), (N2, 7000), (N8P, 7000)), turns=9), prompt_tokens=7000)
+    assert controller.decide(state, grown, rng_for(0, 1)).reason == "stays"
+    assert controller.decide(state, replace(grown, reprocess=()), rng_for(0, 1)).arm == N2
+
+
 def test_a_switch_is_charged_to_the_account_and_frozen_learning_charges_nothing() -> None:
     state = play(state_of(), 1, talk(), 20.0)
     moved = talk(reprocess=((OFF, 700),), turns=1)
