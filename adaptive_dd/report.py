@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -20,6 +20,10 @@ SETTLED = ("frontier", "learned", "baseline", "guard", "frozen")
 BLOCK = 20
 # Settings of a cell that get a line of their own.
 SETTINGS_SHOWN = 8
+EXPECTED = "expected ms/token"
+# Columns that a narrow terminal does without.
+USAGE_WIDE = frozenset({"ms/token", "decide us"})
+CELL_WIDE = frozenset({"standing", "chance"})
 LOADS = ("alone", "2-3", "4+")
 
 
@@ -182,8 +186,11 @@ def cell_text(edges: Sequence[int], bucket: int, load: int, kind: str) -> str:
     return f"{bucket_text(edges, bucket)} tokens, {load_text(load)}, {kind}  (b{bucket}.l{load}.{kind})"
 
 
-def usage_tables(used: Sequence[Used], edges: Sequence[int]) -> list[Table]:
-    """What was chosen, why, how often, and what was seen of it: a table for each cell, the rarest settings summed."""
+def usage_tables(used: Sequence[Used], edges: Sequence[int], *, narrow: bool = False) -> list[Table]:
+    """What was chosen, why, how often, and what was seen of it: a table for each cell, the rarest settings summed.
+
+    narrow: for a terminal of 80 columns, without what can be worked out from the rest or is the same for all.
+    """
     columns = {"setting": "left", "why": "left"}
     columns |= dict.fromkeys(("requests", "tok/s", "ms/token", "acceptance", "decide us"), "right")
     made = []
@@ -194,8 +201,18 @@ def usage_tables(used: Sequence[Used], edges: Sequence[int]) -> list[Table]:
         if rare:
             requests = str(sum(one.requests for one in rare))
             lines.append((f"{len(rare)} others", "", requests, "", "", "", ""))
-        made.append(table(cell_text(edges, *cell), columns, lines))
+        made.append(table(cell_text(edges, *cell), *_without(columns, lines, USAGE_WIDE if narrow else ())))
     return made
+
+
+def _without(
+    columns: Mapping[str, str], lines: Iterable[Sequence[str]], left_out: Container[str]
+) -> tuple[Mapping[str, str], list[Sequence[str]]]:
+    """The table without some of its columns."""
+    kept = [at for at, heading in enumerate(columns) if heading not in left_out]
+    return {h: side for h, side in columns.items() if h not in left_out}, [
+        [line[at] for at in kept] for line in lines
+    ]
 
 
 def _used_line(one: Used) -> tuple[str, ...]:
@@ -233,22 +250,25 @@ def budget_lines(budget: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def cell_table(view: Mapping[str, Any], edges: Sequence[int]) -> Table:
-    """A cell of the policy: what is expected of each arm, what its answers prove, and why it is played or not."""
+def cell_table(view: Mapping[str, Any], edges: Sequence[int], *, narrow: bool = False) -> Table:
+    """A cell of the policy: what is expected of each arm, what its answers prove, and why it is played or not.
+
+    narrow: for a terminal of 80 columns, without standings, intervals and chances.
+    """
     cell, price = view["cell"], view["baseline_ms"]
     title = f"{cell_text(edges, cell['bucket'], cell['load'], cell['kind'])}: {view['playing']} ({view['reason']})"
     if price is not None:
         title += f"; the baseline's price {price:.2f} ms/token"
     columns = {"setting": "left", "standing": "left"}
-    columns |= dict.fromkeys(("expected ms/token", "gain", "answers", "saved", "chance"), "right")
+    columns |= dict.fromkeys((EXPECTED, "gain", "answers", "saved", "chance"), "right")
     lines: list[tuple[str, ...]] = [
         (
             arm["setting"],
             arm["standing"],
-            f"{arm['expected_ms']:.2f} ({arm['expected_ms_low']:.2f}-{arm['expected_ms_high']:.2f})",
+            _expected_text(arm, narrow=narrow),
             f"{arm['expected_gain']:+.1%}",
             f"{arm['answers']:.0f}",
-            _saved_text(arm),
+            _saved_text(arm, narrow=narrow),
             f"{arm['chance']:.1%}" if arm["chance"] else "",
             arm["why"],
         )
@@ -257,7 +277,8 @@ def cell_table(view: Mapping[str, Any], edges: Sequence[int]) -> Table:
     left = len(view["arms"]) - len(lines)
     if left:
         lines.append((f"{left} others", *[""] * 7))
-    return table(title, {**columns, "why": "left"}, lines)
+    columns = {**columns, "why": "left"}
+    return table(title, *_without(columns, lines, CELL_WIDE if narrow else ()))
 
 
 def _worth_showing(arms: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -267,9 +288,16 @@ def _worth_showing(arms: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]
     return [arm for arm in arms if arm in heard or arm in rest[: max(0, SETTINGS_SHOWN - len(heard))]]
 
 
-def _saved_text(arm: Mapping[str, Any]) -> str:
+def _expected_text(arm: Mapping[str, Any], *, narrow: bool) -> str:
+    interval = "" if narrow else f" ({arm['expected_ms_low']:.2f}-{arm['expected_ms_high']:.2f})"
+    return f"{arm['expected_ms']:.2f}{interval}"
+
+
+def _saved_text(arm: Mapping[str, Any], *, narrow: bool) -> str:
     if arm["saved"] is None:
         return "-"
+    if narrow:
+        return f"{arm['saved']:+.1%}"
     low = "below -100%" if arm["saved_low"] is None else f"{arm['saved_low']:+.0%}"
     return f"{arm['saved']:+.1%} ({low} to {arm['saved_high']:+.0%})"
 

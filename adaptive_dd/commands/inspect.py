@@ -28,6 +28,8 @@ LAST = 20_000
 
 # Columns of what goes into a pipe or a file: enough for the widest table.
 WIDTH = 140
+# Below this some columns are left out, so that the rest need not be cut.
+NARROW = 120
 
 
 def inspect(
@@ -55,18 +57,19 @@ def inspect(
     if frontier:
         typer.echo(frontier_report(load_frontier(frontier)), nl=False)
         return
+    # rich takes 80 columns where there is no terminal, which cuts every heading.
+    console = Console() if sys.stdout.isatty() else Console(width=WIDTH)
+    narrow = console.width < NARROW
     with closing(Reader(state_dir)) as reader:
         if explain is not None:
             found = explained(reader, explain)
-            parts = explained_parts(found)
+            parts = explained_parts(found, narrow=narrow)
         else:
             found = gather(reader, deployment, cell, last)
-            parts = overview_parts(found)
+            parts = overview_parts(found, narrow=narrow)
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return
-    # rich takes 80 columns where there is no terminal, which cuts every heading.
-    console = Console() if sys.stdout.isatty() else Console(width=WIDTH)
     for part in parts:
         console.print(part)
 
@@ -155,20 +158,20 @@ def explained(reader: Reader, number: int) -> dict[str, Any]:
 # --- for eyes -----------------------------------------------------------------------------------------------
 
 
-def overview_parts(found: dict[str, Any]) -> list[RenderableType]:
-    """The parts of the page, in order."""
+def overview_parts(found: dict[str, Any], *, narrow: bool) -> list[RenderableType]:
+    """The parts of the page, in order. narrow: fewer columns, so that 80 are enough."""
     edges, policy = found["edges"], found["policy"]
     parts: list[RenderableType] = ["\n".join(_headline(found))]
     if policy and policy["mode"] == "adaptive":
         parts += ["\n".join(report.budget_lines(policy["budget"])), ""]
-        parts += [report.cell_table(view, edges) for view in policy["cells"]]
-    parts += report.usage_tables([report.Used(**one) for one in found["usage"]], edges)
+        parts += [report.cell_table(view, edges, narrow=narrow) for view in policy["cells"]]
+    parts += report.usage_tables([report.Used(**one) for one in found["usage"]], edges, narrow=narrow)
     if found["changes"]:
         parts.append(report.changes_table(found["changes"], edges))
     return parts
 
 
-def explained_parts(found: dict[str, Any]) -> list[RenderableType]:
+def explained_parts(found: dict[str, Any], *, narrow: bool) -> list[RenderableType]:
     """A past decision for eyes."""
     row = found["decision"]
     lines = [
@@ -184,7 +187,7 @@ def explained_parts(found: dict[str, Any]) -> list[RenderableType]:
     if found["conversation_known"]:
         lines.append("Its conversation was known: the text to expect was that of its earlier answers.")
     lines += ["", "As it stood before this decision:", *report.budget_lines(found["budget"]), ""]
-    return ["\n".join(lines), report.cell_table(found["cell"], found["edges"])]
+    return ["\n".join(lines), report.cell_table(found["cell"], found["edges"], narrow=narrow)]
 
 
 def _headline(found: dict[str, Any]) -> list[str]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import subprocess
 import sys
+import termios
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -169,3 +172,25 @@ def test_nothing_is_cut_short_where_there_is_no_terminal(learned_dir: Path) -> N
     ).stdout
     assert "expected ms/token" in shown
     assert "\u2026" not in shown
+
+
+@pytest.mark.parametrize("flags", [(), ("--explain", "60")])
+def test_a_terminal_of_80_columns_cuts_no_word(learned_dir: Path, flags: tuple[str, ...]) -> None:
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (40, 80))
+    environ = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES")}
+    command = [sys.executable, "-m", "adaptive_dd", "inspect", "--state-dir", str(learned_dir), *flags]
+    asked = subprocess.Popen(command, stdout=theirs, env={**environ, "TERM": "dumb"})
+    os.close(theirs)
+    parts = []
+    with contextlib.suppress(OSError):  # Linux says EIO where the other side is closed
+        while part := os.read(ours, 65536):
+            parts.append(part)
+    os.close(ours)
+    assert asked.wait(60) == 0
+    lines = b"".join(parts).decode().splitlines()
+    words = " ".join(" ".join(lines).split())
+    assert max(map(len, lines)) <= 80
+    assert "\u2026" not in words
+    assert "expected ms/token" in words
+    assert "the baseline" in words
