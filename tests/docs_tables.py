@@ -15,7 +15,7 @@ from pathlib import Path
 from adaptive_dd import cli
 from adaptive_dd.admin import ENDPOINTS, LISTENS_TEXT
 from adaptive_dd.config import SETTINGS, env_of, flag_of
-from adaptive_dd.core import guard
+from adaptive_dd.core import trials
 from adaptive_dd.core.domain import REASONS, REJECTIONS, TOKEN_SOURCES
 from adaptive_dd.demo import TOURS, demo_lines
 from adaptive_dd.metrics import METRICS, PREFIX
@@ -72,9 +72,9 @@ def commands() -> str:
 
 def guard_states() -> str:
     rows = (
-        (f"`{before}`", str(signal), f"`{after}`") for (before, signal), after in guard.TRANSITIONS.items()
+        (f"`{before}`", str(signal), f"`{after}`") for (before, signal), after in trials.TRANSITIONS.items()
     )
-    drawn = f"```mermaid\n{guard.diagram()}\n```\n"
+    drawn = f"```mermaid\n{trials.diagram()}\n```\n"
     return drawn + "\n" + table(("from", "when", "to"), rows)
 
 

@@ -35,6 +35,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "core/traffic",
         "core/paired",
         "core/surface",
+        "core/trials",
     ),
     ("core/guard", "core/machines", "core/standing", "core/outlook"),
     ("core/policy", "core/measure", "core/scenarios"),

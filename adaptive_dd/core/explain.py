@@ -17,10 +17,10 @@ import numpy as np
 
 from adaptive_dd.core import controller, estimator, planning, policy
 from adaptive_dd.core.domain import Cell, Context, Setting
-from adaptive_dd.core.guard import BARRED, NEW, PROVEN, Standing, Trial
 from adaptive_dd.core.outlook import Place, outlooks
 from adaptive_dd.core.policy import Plan
 from adaptive_dd.core.state import State, credits_for, sort_of
+from adaptive_dd.core.trials import BARRED, NEW, PROVEN, Standing, Trial
 
 Z = 1.96  # 95%, two-sided, of a normal
 

@@ -14,8 +14,8 @@ from operator import mul
 from adaptive_dd.core import controller, estimator, planning
 from adaptive_dd.core.domain import Cell, Frontier, FrontierRow, Setting
 from adaptive_dd.core.frontier import bucket_of
-from adaptive_dd.core.guard import BARRED, NEW, PROVEN, Trial
 from adaptive_dd.core.state import State
+from adaptive_dd.core.trials import BARRED, NEW, PROVEN, Trial
 
 # Answers of an arm in a cell below which its row makes no claim.
 MIN_EVIDENCE = 20.0

@@ -10,10 +10,11 @@ from adaptive_dd.core import estimator, guard
 from adaptive_dd.core.domain import SERVER, UNTOUCHABLE, Cell, Mode, Outcome, Status, Timings
 from adaptive_dd.core.estimator import SERVER_NAME, Answer, Arm, Learned, Reading, arm_of
 from adaptive_dd.core.events import Decided
-from adaptive_dd.core.guard import NEW, Account, Guard, Signal
+from adaptive_dd.core.guard import Account, Guard
 from adaptive_dd.core.planning import PLANS, TOKENS_GUESS, planned, price_by_text
 from adaptive_dd.core.policy import Plan
 from adaptive_dd.core.state import State, arms_for, cell_of, credits_for, load_level, rooms, sort_of
+from adaptive_dd.core.trials import NEW, Signal, waited
 
 # Answers of fewer cycles than this say nothing about a cycle.
 SHORTEST = 4
@@ -184,7 +185,7 @@ def _still_true(state: State, kept: Guard, cell: Cell) -> Mapping[Cell, tuple[Pl
 
 def _replanned(state: State, learned: Learned, kept: Guard, cell: Cell, conversation: str) -> State:
     """The state with the plans of one cell worked out again, where the baseline's price is known there."""
-    trials = guard.waited(kept.trials.get(cell, {}), state.next_number)
+    trials = waited(kept.trials.get(cell, {}), state.next_number)
     if trials is not kept.trials.get(cell) and trials:
         kept = replace(kept, trials={**kept.trials, cell: trials})
     plans = _still_true(state, kept, cell)

@@ -14,10 +14,11 @@ from adaptive_dd.core import estimator, policy
 from adaptive_dd.core.acceptance import Weights, draft_table, likelihood, product
 from adaptive_dd.core.domain import Cell
 from adaptive_dd.core.estimator import Learned
-from adaptive_dd.core.guard import NEW, Guard, Standing, Trial
+from adaptive_dd.core.guard import Guard
 from adaptive_dd.core.outlook import Place, outlooks
 from adaptive_dd.core.policy import Candidate, Plan, Stakes
 from adaptive_dd.core.state import SORTS, State, credits_for
+from adaptive_dd.core.trials import NEW, Standing, Trial
 
 # The texts that a sort of conversation stands for: centre and spread in logits.
 SORT_CENTRES = (-0.8, 0.25, 1.25, 2.25, 3.3)

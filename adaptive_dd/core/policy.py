@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 from adaptive_dd.core.acceptance import Weights
 from adaptive_dd.core.domain import OFF, SERVER, Frontier, Setting
 from adaptive_dd.core.estimator import Arm, arm_of
-from adaptive_dd.core.guard import BARRED, PROVEN, TAIL, Standing, worst_ms
+from adaptive_dd.core.guard import TAIL, worst_ms
+from adaptive_dd.core.trials import BARRED, PROVEN, Standing
 
 # Depths that may be tried; beyond 8 speed moves slowly with depth, so the grid thins out.
 DEPTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32)

@@ -21,8 +21,9 @@ from adaptive_dd.core.domain import (
 from adaptive_dd.core.estimator import Arm, Learned, Tally
 from adaptive_dd.core.events import Decided
 from adaptive_dd.core.frontier import bucket_of, ladder, safe_rows_at
-from adaptive_dd.core.guard import Guard, Standing
+from adaptive_dd.core.guard import Guard
 from adaptive_dd.core.policy import Plan
+from adaptive_dd.core.trials import Standing, Trial
 
 # Kinds that are told apart; clients may invent hints without end.
 KINDS = 64
@@ -132,7 +133,7 @@ def arms_for(state: State) -> tuple[Arm, ...]:
     return policy.arms_of(state.frontier, baseline_of(state), cap=cap_of(state), only_n=only_n)
 
 
-def credits_for(state: State, cell: Cell) -> dict[str, guard.Trial]:
+def credits_for(state: State, cell: Cell) -> dict[str, Trial]:
     """Where a cell starts: arms whose own frontier rows beat the baseline are credited."""
     baseline, cap = baseline_of(state), cap_of(state)
     rows = safe_rows_at(
@@ -142,7 +143,7 @@ def credits_for(state: State, cell: Cell) -> dict[str, guard.Trial]:
     if state.frontier.rules:
         claims.setdefault(str(rung_of(state, cell)), RULE_CLAIM)
     return {
-        arm.name: guard.Trial(Standing.CREDITED, claim=claims[arm.name])
+        arm.name: Trial(Standing.CREDITED, claim=claims[arm.name])
         for arm in state.arms[1:]
         if arm.name in claims
     }

@@ -22,8 +22,8 @@ from adaptive_dd.core.domain import (
 from adaptive_dd.core.events import Began
 from adaptive_dd.core.freezing import for_every_kind, frozen_frontier
 from adaptive_dd.core.frontier import ladder
-from adaptive_dd.core.guard import Standing, Trial
 from adaptive_dd.core.rng import rng_for
+from adaptive_dd.core.trials import Standing, Trial
 from adaptive_dd.engine import Engine, MemoryJournal
 from adaptive_dd.frontier_file import dump_frontier, read_frontier
 from tests.journals import HERE, ROWS, WORLD, play

@@ -8,8 +8,7 @@ import pytest
 from adaptive_dd.core import guard
 from adaptive_dd.core.acceptance import LEVELS
 from adaptive_dd.core.estimator import Cycle, Reading
-from adaptive_dd.core.guard import NEW, TRANSITIONS, Account, Guard, Price, Signal, Standing
-from adaptive_dd.core.rng import rng_for
+from adaptive_dd.core.guard import Account, Guard, Price
 
 FLAT = (1.0 / len(LEVELS),) * len(LEVELS)
 COEF = (10.0, 0.0, 2.0, 0.0)
@@ -34,54 +33,6 @@ def after_ten() -> Guard:
 
 def price_of(kept: Guard) -> float:
     return math.exp(kept.prices[0].level + kept.drift)
-
-
-@pytest.mark.parametrize(("start", "signal"), TRANSITIONS)
-def test_every_row_of_the_table_is_what_a_signal_does(start: Standing, signal: Signal) -> None:
-    moved = replace(NEW, standing=start).moved(signal, 10)
-    assert moved.standing is TRANSITIONS[start, signal]
-    assert (moved.until > 10) is (moved.standing in guard.BARRED)
-
-
-def test_a_signal_without_a_row_changes_nothing() -> None:
-    promoted = replace(NEW, standing=Standing.PROMOTED)
-    assert promoted.moved(Signal.WAITED, 5) == promoted
-
-
-def test_the_diagram_shows_every_row() -> None:
-    drawn = guard.diagram()
-    assert drawn.startswith("stateDiagram-v2")
-    assert all(f"{a} --> {b}: {s}" in drawn for (a, s), b in TRANSITIONS.items())
-
-
-def promoted_within(mean: float, answers: int, seed: int) -> bool:
-    trial, rng = NEW, rng_for(seed, 1)
-    for number in range(answers):
-        trial = trial.heard(mean + 0.15 * rng.normal(), 1.0, number=number, delta=0.05, doubt=0.0)
-        if trial.standing is Standing.PROMOTED:
-            return True
-    return False
-
-
-def test_an_arm_that_gains_nothing_is_seldom_promoted_however_often_one_looks() -> None:
-    assert sum(promoted_within(0.0, 300, seed) for seed in range(200)) <= 0.06 * 200
-
-
-def test_an_arm_that_gains_much_is_promoted_soon() -> None:
-    assert sum(promoted_within(0.2, 25, seed) for seed in range(100)) >= 90
-
-
-def test_an_arm_that_loses_is_demoted_and_waits_longer_each_time() -> None:
-    trial, waits = replace(NEW, standing=Standing.PROMOTED), []
-    for _ in range(2):
-        number = 0
-        while trial.standing not in guard.BARRED:
-            trial, number = trial.heard(-0.25, 1.0, number=number, delta=0.05, doubt=0.01), number + 1
-        assert number <= 25
-        waits.append(trial.until - number)
-        trial = guard.waited({"a": trial}, trial.until)["a"]
-        assert trial.standing is Standing.CANDIDATE
-    assert waits[1] > 1.5 * waits[0]
 
 
 def test_a_slow_answer_of_another_arm_never_raises_the_baselines_price() -> None:

@@ -22,10 +22,10 @@ from adaptive_dd.core.domain import (
     Timings,
 )
 from adaptive_dd.core.events import Began, Decided, FreezeSet, ModeSet, Observed
-from adaptive_dd.core.guard import Standing
 from adaptive_dd.core.learning import LONGEST_CREDITED
 from adaptive_dd.core.outlook import Place, outlooks
 from adaptive_dd.core.rng import rng_for
+from adaptive_dd.core.trials import Standing
 from tests.core.worlds import N2, Play, World
 
 SEEDS = range(3)

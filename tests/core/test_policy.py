@@ -9,8 +9,8 @@ from adaptive_dd.core import policy
 from adaptive_dd.core.acceptance import LEVELS
 from adaptive_dd.core.domain import OFF, SERVER, Frontier, FrontierRow, Setting
 from adaptive_dd.core.estimator import arm_of
-from adaptive_dd.core.guard import Standing
 from adaptive_dd.core.policy import Candidate, Stakes
+from adaptive_dd.core.trials import Standing
 
 N2, N4, N8 = Setting(2, 0.0), Setting(4, 0.0), Setting(8, 0.0)
 FLAT = (1.0 / len(LEVELS),) * len(LEVELS)
