@@ -26,6 +26,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "core/aliases",
         "core/cost",
         "core/acceptance",
+        "core/regression",
     ),
     (
         "core/tap",

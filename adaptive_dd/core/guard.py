@@ -25,7 +25,8 @@ from dataclasses import dataclass, field, replace
 
 from adaptive_dd.core.acceptance import Weights
 from adaptive_dd.core.domain import Cell
-from adaptive_dd.core.estimator import Reading, Tally, Vector, line, node_of
+from adaptive_dd.core.estimator import Reading, Tally, node_of
+from adaptive_dd.core.regression import Vector, line
 from adaptive_dd.core.trials import Trial
 
 # --- the baseline's price ------------------------------------------------------------------------------------

@@ -23,10 +23,8 @@ from adaptive_dd.core.estimator import (
     NO_SHAPE,
     NO_TEXT,
     NOTHING,
-    SHAPE_SD,
     SLANT_LEAN,
     Arm,
-    Fit,
     Learned,
     Lift,
     Residuals,
@@ -38,6 +36,7 @@ from adaptive_dd.core.estimator import (
     residual,
     text_key,
 )
+from adaptive_dd.core.regression import SHAPE_SD, Fit
 
 Array = NDArray[np.float64]
 

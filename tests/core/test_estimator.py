@@ -5,7 +5,7 @@ from operator import mul
 
 import pytest
 
-from adaptive_dd.core import acceptance, estimator
+from adaptive_dd.core import acceptance, estimator, regression
 from adaptive_dd.core.domain import OFF, Setting, Timings
 from adaptive_dd.core.estimator import Answer, Arm, Learned, arm_of
 from adaptive_dd.core.outlook import Place, outlooks
@@ -150,5 +150,5 @@ def test_a_line_through_one_depth_says_little_about_no_drafting_and_never_that_i
     assert outlooks(learned, PLACE, ARMS).sd[0] > 0.2
     learned = alike(arm_of(Setting(3, 0.0)), ms=60.0, onto=learned)
     bare, _, per_token, per_rejection = estimator.node_coef(learned, 0, 0)
-    assert per_token <= estimator.STEEPEST * bare + 1e-9
-    assert per_rejection <= estimator.DEAREST * bare
+    assert per_token <= regression.STEEPEST * bare + 1e-9
+    assert per_rejection <= regression.DEAREST * bare

@@ -7,8 +7,9 @@ import pytest
 
 from adaptive_dd.core import guard
 from adaptive_dd.core.acceptance import LEVELS
-from adaptive_dd.core.estimator import Cycle, Reading
+from adaptive_dd.core.estimator import Reading
 from adaptive_dd.core.guard import Account, Guard, Price
+from adaptive_dd.core.regression import Cycle
 
 FLAT = (1.0 / len(LEVELS),) * len(LEVELS)
 COEF = (10.0, 0.0, 2.0, 0.0)
