@@ -66,4 +66,4 @@ def test_an_arm_forgets_by_its_own_answers_only() -> None:
     assert more.by_arm["n0"] == fit.by_arm["n0"]
     slower = heard(fit, "n8", 2.0 * line(TRUE, PLAYED["n8"]), answers=200)
     assert slower.by_arm["n0"] == fit.by_arm["n0"]
-    assert off_line(slower.coef, slower.by_arm["n8"]) < 0.05 < off_line(fit.coef, slower.by_arm["n8"])
+    assert off_line(slower.coef, slower.by_arm["n8"]) < 0.3 < off_line(fit.coef, slower.by_arm["n8"])
