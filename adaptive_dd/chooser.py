@@ -55,8 +55,9 @@ Header = tuple[bytes, bytes]
 # Endpoint, whether streamed, and constraint (text that must fit a schema or a tool is often held back).
 Sort = tuple[str, bool, str]
 
-# Answers in a row whose arrivals told nothing, after which the next one of the sort is taken to tell nothing either.
-MUTE = 3
+# By how many more answers of a sort told nothing by their arrivals than told something, until the next one is taken to
+# tell nothing either; and how far that is counted, so that it can change again.
+MUTE, MUTEST = 3, 6
 # Reasons under which nothing was chosen: the request goes out as it came.
 NOT_CHOSEN = frozenset({"off", "observe", "not-honoured", "no-drafting", "draftless"})
 
@@ -157,7 +158,7 @@ class Chooser:
         self._said: set[str] = set()
         self._deployment: Deployment | None = None
         self._era = 0
-        self._mute: dict[Sort, int] = {}  # answers in a row that taught nothing
+        self._mute: dict[Sort, int] = {}  # by how many more taught nothing than something
         self.ledger = Ledger()
         self.sampling_defaults = SamplingDefaults()
 
@@ -320,12 +321,13 @@ class Chooser:
 
     def _listened(self, choice: Choice, outcome: Outcome) -> None:
         """Note whether such an answer teaches anything. One whose arrivals tell nothing may be an exception."""
+        before = self._mute.get(choice.sort, 0)
         if outcome.status is Status.OK:
-            self._mute[choice.sort] = 0
+            self._mute[choice.sort] = max(0, before - 1)
         elif outcome.status is Status.NO_TIMINGS:
             self._mute[choice.sort] = MUTE
         elif outcome.status is Status.REJECTED and choice.by_arrival:
-            self._mute[choice.sort] = self._mute.get(choice.sort, 0) + 1
+            self._mute[choice.sort] = min(before + 1, MUTEST)
 
     def _learn(self, note: Note, prompt_tokens: int, answer_tokens: int | None) -> None:
         if note.era == self._era and prompt_tokens > 0:

@@ -309,14 +309,16 @@ def by_replicas(around: Bench) -> None:
         ((TOLD, TOLD), [False] * 3),
         ((HELD_BACK, HELD_BACK), [False] * 3),
         ((HELD_BACK, HELD_BACK, HELD_BACK), [False, False, False, True]),
-        ((HELD_BACK, HELD_BACK, TOLD, HELD_BACK, HELD_BACK), [False] * 6),
+        ((HELD_BACK, TOLD) * 6, [False] * 13),
+        ((HELD_BACK, HELD_BACK, TOLD) * 2, [False] * 5 + [True, False]),
+        ((*(HELD_BACK,) * 40, *(TOLD,) * 4), [False] * 3 + [True] * 41 + [False]),
         ((NOTHING,), [False, True]),
-        ((NOTHING, TOLD, HELD_BACK), [False, True, False, False]),
+        ((NOTHING, TOLD, TOLD, HELD_BACK), [False, True, False, False, False]),
         ((NOTHING, HELD_BACK), [False, True, True]),
         ((Outcome(Status.CUT),) * 4, [False] * 5),
     ],
 )
-def test_one_answer_that_tells_nothing_is_an_exception_and_several_in_a_row_are_the_rule(
+def test_one_answer_that_tells_nothing_is_an_exception_and_most_of_them_are_the_rule(
     endings: tuple[Outcome, ...], blind: list[bool]
 ) -> None:
     async def test(around: Bench) -> None:

@@ -7,7 +7,7 @@ Cycles. The tokens of a cycle come together, but not at one instant: they are lo
 to some milliseconds, where cycles take 60 to 130). So what counts as the same cycle must be a share of a cycle's time,
 and that share is looked for where there are no gaps: upwards from a tenth, the first octave that is as good as empty. A
 cycle's time is the gap such that half of the answer passed in gaps at least as long. Without drafting every token is a
-cycle, and no gap needs a meaning.
+cycle: no gap needs a meaning, and tokens without an event do no harm. With it they may hide cycles, so few are allowed.
 
 What cannot be known: drafted tokens. Without a p_min every cycle drafts all it may (the last ones less, which is left
 out); with one, only those accepted are counted, and `Outcome.inferred` says that the rest is not there.
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 
 from adaptive_dd.core.arrivals import Arrivals
@@ -51,7 +52,9 @@ def inferred(seen: Arrivals, arm: Setting, *, alone: bool = False) -> Timings | 
     whole = _timings(seen, (seen.opened_ms - seen.sent_ms) if alone else 0.0, 0, 0)
     if isinstance(whole, str):
         return whole
-    cycles = _faulty(seen, whole, arm.n_max) or _cycles(seen, whole.decode_tokens, arm.n_max)
+    times = [seen.opened_ms, *seen.times, _last_ms(seen)]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+    cycles = _faulty(seen, whole, arm.n_max, gaps) or _cycles(seen, whole.decode_tokens, arm.n_max, gaps)
     if isinstance(cycles, str):
         return cycles
     accepted = whole.decode_tokens - cycles
@@ -79,25 +82,24 @@ def _last_ms(seen: Arrivals) -> float:
     return seen.times[-1] if all_told and seen.times else seen.closed_ms
 
 
-def _faulty(seen: Arrivals, whole: Timings, depth: int) -> str:
+def _faulty(seen: Arrivals, whole: Timings, depth: int, gaps: Sequence[float]) -> str:
     """Why the arrivals are not those of the tokens; empty where they are."""
     if not seen.complete:
         return "too-long"
     if seen.held_ms > HELD_SHARE * whole.predicted_ms:
         return "slow-reader"
+    missing, few = whole.predicted_n - sum(seen.counts), SILENT_ENDS + SILENT_SHARE * whole.predicted_n
+    # An opening event that came before the first token would count the prompt in.
+    early = gaps[0] > (1.0 + 2.0 * max(0, missing)) * _usual(sorted(gaps))
     # A draft that goes on behind the answer's end is counted by the server and never sent.
-    silent = SILENT_ENDS + SILENT_SHARE * whole.predicted_n + min(depth, whole.predicted_n // 4)
-    events = sum(seen.counts)
-    allowed = whole.predicted_n - silent <= events <= whole.predicted_n * (1.0 + SILENT_SHARE) + SILENT_ENDS
-    return "" if allowed else "held-back"
+    silent = depth > 0 and missing > few + min(depth, whole.predicted_n // 4)
+    return "held-back" if early or silent or -missing > few else ""
 
 
-def _cycles(seen: Arrivals, tokens: int, depth: int) -> int | str:
+def _cycles(seen: Arrivals, tokens: int, depth: int, gaps: Sequence[float]) -> int | str:
     """Verification cycles of an answer of so many decoded tokens, or why they cannot be counted."""
     if depth == 0 or tokens == 0:
         return tokens
-    times = [seen.opened_ms, *seen.times, _last_ms(seen)]
-    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
     bar = _bar(gaps)
     if bar is None:
         return "blurred"
@@ -111,19 +113,22 @@ def _cycles(seen: Arrivals, tokens: int, depth: int) -> int | str:
 
 def _bar(gaps: Sequence[float]) -> float | None:
     """The gap from which on another cycle has begun; None where there is no such gap."""
-    usual = _usual(gaps)
+    ordered = sorted(gaps)
+    usual = _usual(ordered)
     for share in VALLEYS:
-        low, bar, high = (share * usual * factor for factor in (math.sqrt(0.5), 1.0, math.sqrt(2.0)))
-        near = sum(low < gap <= high for gap in gaps)
-        if near <= max(1.0, BLURRED_SHARE * sum(gap > bar for gap in gaps)):
+        bar = share * usual
+        low, middle, high = (
+            bisect_right(ordered, bar * factor) for factor in (math.sqrt(0.5), 1.0, math.sqrt(2.0))
+        )
+        if high - low <= max(1.0, BLURRED_SHARE * (len(ordered) - middle)):
             return bar
     return None
 
 
-def _usual(gaps: Sequence[float]) -> float:
-    """The gap such that half of the whole time passed in gaps at least as long."""
-    left = 0.5 * sum(gaps)
-    for gap in sorted(gaps, reverse=True):
+def _usual(ordered: Sequence[float]) -> float:
+    """The gap, of those in order, such that half of the whole time passed in gaps at least as long."""
+    left = 0.5 * sum(ordered)
+    for gap in reversed(ordered):
         left -= gap
         if left <= 0.0:
             return gap

@@ -157,7 +157,9 @@ def spread(tokens: int) -> Arrivals:
         (replace(arrivals([3] * 20), complete=False), N8, "too-long"),
         (arrivals([3] * 20, tokens=100), N8, "held-back"),
         (arrivals([3] * 20, tokens=40), N8, "held-back"),
-        (arrivals([1] * 50, tokens=60), OFF, "held-back"),
+        (arrivals([1] * 50, tokens=40), OFF, "held-back"),
+        (replace(arrivals([1] * 50), opened_ms=500.0), OFF, "held-back"),
+        (replace(arrivals([3] * 20), opened_ms=500.0), N8, "held-back"),
         (arrivals([3] * 20, cycle_ms=0.0), N8, "no-time"),
         (arrivals([3] * 20, cycle_ms=0.01), N8, "too-fast"),
         (replace(arrivals([3] * 20), output_tokens="61"), N8, "not-a-number"),
@@ -246,10 +248,13 @@ def test_an_answer_that_broke_off_is_not_inferred() -> None:
     assert outcome_of(Status.CUT, WHOLE, N8) == Outcome(Status.CUT)
 
 
-def test_the_capture_of_special_tokens_without_text_is_refused() -> None:
+def test_the_capture_of_special_tokens_without_text_is_refused_where_they_could_hide_cycles() -> None:
     # b9101 wrote two of eight tokens: the others were the end of a turn that its model did not keep.
     tap = tapped((50.0, opening() + text("Say")), (65.0, text(" hello")), (120.0, closing(8)))
-    assert outcome_of(Status.OK, tap, OFF) == Outcome(Status.REJECTED, rejected="held-back")
+    assert outcome_of(Status.OK, tap, N8) == Outcome(Status.REJECTED, rejected="held-back")
+    told = outcome_of(Status.OK, tap, OFF)
+    assert told.timings is not None, "without drafting every token is a cycle, with an event or without"
+    assert (told.timings.cycles, told.timings.predicted_ms) == (7, 70.0)
 
 
 def test_a_stream_that_says_nothing_of_its_tokens_has_no_timings() -> None:
