@@ -59,8 +59,9 @@ def test_cycles_are_told_from_bursts_of_a_replica_that_drafts(
     servers: dict[str, FakeReplica], tmp_path: Path
 ) -> None:
     servers["n4"].model.cycle_ms = 100.0
-    with placing(servers, tmp_path, arm=["off={off}", "n4={n4}"], mode="static", frontier="0:n4") as world:
-        assert world.message(TALK, stream=True).value("x-dd-setting") == "n4"
+    arms = ["off={off}", "n4,p0.0={n4}"]
+    with placing(servers, tmp_path, arm=arms, mode="static", frontier="0:n4,p0.0") as world:
+        assert world.message(TALK, stream=True).value("x-dd-setting") == "n4,p0.0"
         row = world.decisions()[0]
     assert (row["status"], row["inferred"]) == ("ok", True), row
     cycles = row["predicted_n"] - 1 - row["draft_n_accepted"]

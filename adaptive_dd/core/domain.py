@@ -301,7 +301,7 @@ REJECTIONS: Mapping[str, str] = {
     "not-an-object": "timings is not a JSON object",
     # no timings, and the arrivals of the tokens do not tell them
     "held-back": "the stream's events do not account for its tokens: the server held text back",
-    "slow-reader": "the client read more slowly than the server wrote, so the tokens arrived late",
+    "slow-reader": "tokens were read late, because passing them on to the client took too long",
     "blurred": "the arrivals of the tokens do not show where a verification cycle ends",
     "merged": "more tokens arrived at once than a verification cycle can bring",
     "too-long": "the answer has more arrivals than are kept",
@@ -317,7 +317,7 @@ class Outcome:
     mean_in_flight   requests generating at the same time, averaged over this answer (at least 1)
     http_status      what the upstream answered, 0 where nothing came
     inferred         the timings are not the server's own account, but told by when the tokens of a stream arrived;
-                     `draft_n` is then what the setting drafts at most, or with a p_min only what was accepted
+                     `draft_n` is then what the setting drafts with a p_min of 0, else only what was accepted
     """
 
     status: Status

@@ -535,7 +535,9 @@ def _learn_time(learned: Learned, answer: Answer, reading: Reading, trust: float
     # One answer is believed only so far; the line hears it without what the whole machine explains. (Not without the
     # arm's residual: where one arm alone is played, line and residual would then chase each other.)
     ms = reading.seen.cycle_ms * math.exp(error - reading.time_error - common - apart.get(name, 0.0))
-    on_line = weight * (UNTOLD if answer.inferred and answer.arm.p_min > 0.0 else 1.0)
+    on_line = weight * (
+        UNTOLD if answer.inferred and answer.arm.setting.p_min != 0.0 and answer.arm.depth else 1.0
+    )
     seen, prior = Cycle(reading.seen.drawn, ms, on_line), shape_coef(learned, load)
     sd = NODE_SD if shape.fit.by_arm else SHAPE_SD
     fit = fitted(node.fit, name, seen, keep=NODE_KEEP, prior=prior, sd=sd)

@@ -9,8 +9,9 @@ and that share is looked for where there are no gaps: upwards from a tenth, the 
 cycle's time is the gap such that half of the answer passed in gaps at least as long. Without drafting every token is a
 cycle: no gap needs a meaning, and tokens without an event do no harm. With it they may hide cycles, so few are allowed.
 
-What cannot be known: drafted tokens. Without a p_min every cycle drafts all it may (the last ones less, which is left
-out); with one, only those accepted are counted, and `Outcome.inferred` says that the rest is not there.
+What cannot be known: drafted tokens. With a p_min of 0 every cycle drafts all it may (the last ones less, which is left
+out). With another, or with the server's own (0.75 on b9101, 0 on b11434), only those accepted are counted, and
+`Outcome.inferred` says that the rest is not there.
 
 Where it misleads: two cycles that were read together and emitted few tokens look like one long one, so a proxy that is
 too busy to read in time sees fewer and longer cycles. Time per token, which is what counts, is right all the same.
@@ -58,7 +59,7 @@ def inferred(seen: Arrivals, arm: Setting, *, alone: bool = False) -> Timings | 
     if isinstance(cycles, str):
         return cycles
     accepted = whole.decode_tokens - cycles
-    drafted = accepted if arm.p_min else max(accepted, arm.n_max * cycles)
+    drafted = max(accepted, arm.n_max * cycles) if arm.p_min == 0.0 else accepted
     return _timings(seen, whole.prompt_ms, drafted, accepted)
 
 

@@ -104,6 +104,7 @@ def test_with_a_p_min_short_and_long_cycles_are_told_apart_from_bursts() -> None
     found = told(seen, N8P)
     assert found.cycles == 40
     assert found.draft_n == found.draft_n_accepted == sum(sizes) - 40, "what was drafted is not known"
+    assert told(seen, Setting(8)) == found, "nor is it where the p_min is the server's own"
 
 
 def test_the_last_token_without_text_is_seen_by_the_closing_event() -> None:

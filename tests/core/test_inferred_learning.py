@@ -149,6 +149,17 @@ def test_an_arm_that_was_never_played_is_not_judged_by_a_draft_that_nobody_saw()
     assert cost(told, N2) == pytest.approx(cost(true, N2), rel=0.2)
 
 
+def test_the_line_believes_an_answer_less_where_its_p_min_is_not_known_to_be_none() -> None:
+    timings = by_arrival(answer(N8, 1), N8, 1)
+
+    def weight(arm: Setting) -> float:
+        heard = Answer(arm_of(arm), 0, 0, "k", "", timings, inferred=True)
+        found = estimator.learn(Learned(), heard, estimator.read(Learned(), heard))
+        return found.nodes[0].fit.total[0]
+
+    assert weight(Setting(8)) == weight(N8P) == pytest.approx(estimator.UNTOLD * weight(N8))
+
+
 def test_an_arm_that_was_rejected_throughout_is_not_taken_for_one_that_did_not_draft() -> None:
     timings = Timings(500, 0.0, 101, 9000.0)
     heard = Answer(arm_of(N8P), 0, 0, "k", "", timings, inferred=True)
