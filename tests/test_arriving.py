@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,9 @@ import pytest
 from adaptive_dd.core.domain import OFF, Setting, Status
 from adaptive_dd.store import FILE_NAME
 from tests.fake_upstream import Peer, Received
-from tests.streams import message
+from tests.streams import closing, message, named, opening, text
 from tests.support.cli import run_here
-from tests.support.client import ask, request
+from tests.support.client import Client, ask, request
 from tests.support.placing import FakeReplica, FakeRouter, Placing, placing
 from tests.support.relay import serving
 
@@ -115,6 +116,39 @@ def test_the_relay_listens_to_arrivals_only_where_it_is_told_to() -> None:
         assert (outcome.status is Status.NO_TIMINGS) is not by_arrival
 
 
+def test_a_client_that_leaves_is_noticed_as_quickly_while_arrivals_are_listened_to() -> None:
+    async def script(request: Received, peer: Peer) -> None:
+        await peer.start()
+        await peer.chunk(opening() + text())
+        await asyncio.sleep(600)
+
+    with serving(script, setting=Setting(4)) as world:
+        world.chooser.by_arrival = True
+        client = Client(world.port)
+        client.send(request("POST", "/v1/messages", b'{"stream": true}'))
+        assert world.fake.until(lambda: world.fake.busy == 1)
+        client.vanish()
+        assert world.fake.until(lambda: world.fake.gone == 1, 1.0)
+        assert world.chooser.outcome().status is Status.CLIENT_GONE
+
+
+def test_a_stream_that_breaks_off_or_ends_in_an_error_is_not_learned_from() -> None:
+    async def script(asked: Received, peer: Peer) -> None:
+        await peer.start()
+        await peer.chunk(opening() + text() * 30)
+        if b"error" in asked.body:
+            await peer.chunk(named("error", error={"type": "api_error", "message": "x"}) + closing(30))
+            await peer.end()
+        peer.hang_up()
+
+    with serving(script, setting=Setting(4)) as world:
+        world.chooser.by_arrival = True
+        ask(world.port, "POST", "/v1/messages", b'{"stream": true}')
+        ask(world.port, "POST", "/v1/messages", b'{"stream": true, "error": 1}')
+        endings = [world.chooser.outcome(number) for number in (1, 2)]
+    assert [(one.status, one.timings) for one in endings] == [(Status.CUT, None), (Status.ERROR, None)]
+
+
 def test_the_bytes_are_the_servers_own_and_nothing_is_held_back(replicas: Placing) -> None:
     body = json.dumps({"max_tokens": 9, "stream": True, "messages": [{"role": "user", "content": TALK}]})
     with replicas.client() as client:
@@ -174,13 +208,13 @@ def test_metrics_and_the_journal_mark_what_was_told_by_arrival(
         assert metrics.value("samples_by_arrival_total") == 1
         assert metrics.value("drafted_tokens_total") == 40, "the chat's alone"
         assert metrics.value("decoded_tokens_total") == 61 + 31
-    with closing(sqlite3.connect(tmp_path / FILE_NAME)) as journal:
+    with contextlib.closing(sqlite3.connect(tmp_path / FILE_NAME)) as journal:
         rows = journal.execute(
             "select kind, inferred, draft_n, accepted, predicted_n from decisions"
         ).fetchall()
     assert [row[1:] for row in sorted(rows)] == [(0, 40, 20, 31), (1, None, None, 61)]
     explained = [run_here("inspect", "--state-dir", str(tmp_path), "--explain", n).stdout for n in "12"]
-    assert ["61 tokens, told by when they arrived" in text for text in explained] == [True, False]
+    assert ["61 tokens, told by when they arrived" in shown for shown in explained] == [True, False]
 
 
 def test_an_answer_with_timings_of_its_own_is_not_inferred(replicas: Placing) -> None:
