@@ -326,7 +326,7 @@ class Chooser:
             self._mute[choice.sort] = max(0, before - 1)
         elif outcome.status is Status.NO_TIMINGS:
             self._mute[choice.sort] = MUTE
-        elif outcome.status is Status.REJECTED and choice.by_arrival:
+        elif outcome.status is Status.REJECTED and outcome.inferred:
             self._mute[choice.sort] = min(before + 1, MUTEST)
 
     def _learn(self, note: Note, prompt_tokens: int, answer_tokens: int | None) -> None:

@@ -126,10 +126,10 @@ def count_ending(metrics: Metrics, event: Observed | Abandoned) -> None:
     metrics.inc("outcomes_total", status=outcome.status.value)
     if outcome.rejected:
         metrics.inc("samples_rejected_total", why=outcome.rejected)
-    if outcome.inferred:
-        metrics.inc("samples_by_arrival_total")
     if outcome.timings is not None:
-        if not outcome.inferred:  # what was drafted is not known, and a ratio needs both
+        if outcome.inferred:
+            metrics.inc("samples_by_arrival_total")
+        else:  # of the others it is not known what was drafted, and a ratio needs both
             metrics.inc("drafted_tokens_total", outcome.timings.draft_n)
             metrics.inc("accepted_tokens_total", outcome.timings.draft_n_accepted)
         metrics.inc("decoded_tokens_total", outcome.timings.predicted_n)

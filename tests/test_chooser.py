@@ -280,7 +280,8 @@ def test_finishing_records_the_outcome_and_frees_the_place() -> None:
 
 MESSAGES = "/v1/messages"
 TOLD = Outcome(Status.OK, Timings(9, 0.0, 30, 900.0), inferred=True)
-HELD_BACK, NOTHING = Outcome(Status.REJECTED, rejected="held-back"), Outcome(Status.NO_TIMINGS)
+HELD_BACK = Outcome(Status.REJECTED, rejected="held-back", inferred=True)
+NOTHING = Outcome(Status.NO_TIMINGS)
 
 
 def asked(*, stream: bool = True, **more: Any) -> dict[str, Any]:

@@ -316,8 +316,9 @@ class Outcome:
     rejected         a key of REJECTIONS when status is REJECTED, else empty
     mean_in_flight   requests generating at the same time, averaged over this answer (at least 1)
     http_status      what the upstream answered, 0 where nothing came
-    inferred         the timings are not the server's own account, but told by when the tokens of a stream arrived;
-                     `draft_n` is then what the setting drafts with a p_min of 0, else only what was accepted
+    inferred         the timings (or why there are none) are not the server's own account, but told by when the tokens
+                     of a stream arrived; `draft_n` is then what the setting drafts with a p_min of 0, else only what
+                     was accepted
     """
 
     status: Status

@@ -40,4 +40,6 @@ def _told(tap: Tap | None, arm: Setting, alone: bool) -> Outcome:
         found, by_arrival = inferred(arrivals, arm, alone=alone), True
     if isinstance(found, Timings):
         return Outcome(Status.OK, found, inferred=by_arrival)
-    return Outcome(Status.NO_TIMINGS) if found is None else Outcome(Status.REJECTED, rejected=found)
+    if found is None:
+        return Outcome(Status.NO_TIMINGS)
+    return Outcome(Status.REJECTED, rejected=found, inferred=by_arrival)

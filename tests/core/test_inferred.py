@@ -238,7 +238,7 @@ def test_the_servers_own_timings_win() -> None:
     assert outcome.timings is not None
     assert (outcome.timings.predicted_n, outcome.inferred) == (64, False)
     wrong = tapped((50.0, created() + piece()), (95.0, completed(1, timings={"predicted_n": -1})))
-    assert outcome_of(Status.OK, wrong, N8).rejected == "missing"
+    assert outcome_of(Status.OK, wrong, N8) == Outcome(Status.REJECTED, rejected="missing")
 
 
 def test_an_answer_that_another_arm_served_is_not_inferred() -> None:
@@ -252,7 +252,7 @@ def test_an_answer_that_broke_off_is_not_inferred() -> None:
 def test_the_capture_of_special_tokens_without_text_is_refused_where_they_could_hide_cycles() -> None:
     # b9101 wrote two of eight tokens: the others were the end of a turn that its model did not keep.
     tap = tapped((50.0, opening() + text("Say")), (65.0, text(" hello")), (120.0, closing(8)))
-    assert outcome_of(Status.OK, tap, N8) == Outcome(Status.REJECTED, rejected="held-back")
+    assert outcome_of(Status.OK, tap, N8) == Outcome(Status.REJECTED, rejected="held-back", inferred=True)
     told = outcome_of(Status.OK, tap, OFF)
     assert told.timings is not None, "without drafting every token is a cycle, with an event or without"
     assert (told.timings.cycles, told.timings.predicted_ms) == (7, 70.0)
