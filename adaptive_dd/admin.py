@@ -114,6 +114,7 @@ def decision_view(record: Record) -> dict[str, Any]:
         view |= {
             "status": outcome.status.value,
             "rejected": outcome.rejected,
+            "inferred": outcome.inferred,
             "http_status": outcome.http_status,
         }
         if outcome.timings is not None:

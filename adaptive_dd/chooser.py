@@ -52,7 +52,12 @@ from adaptive_dd.upstream import Upstream
 log = logging.getLogger("adaptive_dd.chooser")
 
 Header = tuple[bytes, bytes]
+# Endpoint, whether streamed, and constraint (text that must fit a schema or a tool is often held back).
+Sort = tuple[str, bool, str]
 
+# By how many more answers of a sort told nothing by their arrivals than told something, until the next one is taken to
+# tell nothing either; and how far that is counted, so that it can change again.
+MUTE, MUTEST = 3, 6
 # Reasons under which nothing was chosen: the request goes out as it came.
 NOT_CHOSEN = frozenset({"off", "observe", "not-honoured", "no-drafting", "draftless"})
 
@@ -97,7 +102,8 @@ class Choice:
     reason     a key of REASONS
     applied    whether `arm` acts because we, or the client itself, said so
     placed     how the actuator prepared it: the retry, and the names to hide, are its business
-    timed      by what it can be told beforehand whether an answer will bring timings: endpoint and streaming
+    by_arrival  whether a stream without timings is learned from by when its tokens arrive
+    sort       by what it can be told beforehand whether an answer will teach anything
     """
 
     body: bytes
@@ -111,7 +117,8 @@ class Choice:
     applied: bool = False
     note: Note | None = None
     placed: Placed | None = None
-    timed: tuple[str, bool] = ("", False)
+    by_arrival: bool = False
+    sort: Sort = ("", False, "")
 
     @property
     def retry(self) -> Placed | None:
@@ -151,7 +158,7 @@ class Chooser:
         self._said: set[str] = set()
         self._deployment: Deployment | None = None
         self._era = 0
-        self._untimed: dict[tuple[str, bool], bool] = {}
+        self._mute: dict[Sort, int] = {}  # by how many more taught nothing than something
         self.ledger = Ledger()
         self.sampling_defaults = SamplingDefaults()
 
@@ -177,7 +184,7 @@ class Chooser:
             self._failed("choose", error)
             scanned, note = Scan(), None
             context = Context(None, untouchable="failed", kind=Kind(endpoint=route.endpoint))
-        return self._decided(context, scanned, original, note)
+        return self._decided(route, context, scanned, original, note)
 
     def _reads(self, route: Route, body: bytes | None) -> bool:
         return bool(body) and route.json_body and self._engine.state.settings.mode is not Mode.OFF
@@ -211,7 +218,7 @@ class Chooser:
             max_tokens=features.max_tokens,
             override=override,
             untouchable=unheard or _untouchable(headers, body, scanned, features) or unplaced,
-            blind=self._untimed.get(_timed(route.endpoint, scanned), False),
+            blind=self._mute.get(_sort(features.kind, scanned), 0) >= MUTE,
             features=FEATURES_VERSION,
         )
         return self.actuator.informed(context), features
@@ -248,7 +255,9 @@ class Chooser:
         self._learn(note, counted, None)
         return _measured(context, counted, "counted"), note
 
-    def _decided(self, context: Context, scanned: Scan, original: bytes, note: Note | None) -> Choice:
+    def _decided(
+        self, route: Route, context: Context, scanned: Scan, original: bytes, note: Note | None
+    ) -> Choice:
         """Decide and splice; nothing is awaited from here on."""
         ticket = None
         try:
@@ -269,13 +278,18 @@ class Chooser:
                 applied=placed.applied,
                 note=note,
                 placed=placed,
-                timed=_timed(context.kind.endpoint, scanned),
+                by_arrival=self._by_arrival(route, placed),
+                sort=_sort(context.kind, scanned),
             )
         except Exception as error:
             self._failed("decide", error)
             if ticket is not None:
                 self._engine.abandon(ticket.number, "not-sent")
             return Choice(original, original, self.actuator.home, context=context)
+
+    def _by_arrival(self, route: Route, placed: Placed) -> bool:
+        """Whether the arrivals of an answer can say anything of its arm: one that acts for sure, of known depth."""
+        return route.by_arrival and not self.actuator.takes_fields and placed.arm.n_max is not None
 
     def _placed(self, context: Context, scanned: Scan, original: bytes, decision: Decision) -> Placed:
         """The request as the actuator sends it. What must go out as it came still goes to the baseline's place."""
@@ -297,14 +311,23 @@ class Chooser:
                 self._engine.finish(choice.ticket.number, outcome)
             if choice.note is not None and outcome.timings is not None:
                 self._learn(choice.note, outcome.timings.prompt_tokens, outcome.timings.predicted_n)
-            if outcome.status in (Status.OK, Status.NO_TIMINGS):
-                self._untimed[choice.timed] = outcome.status is Status.NO_TIMINGS
+            self._listened(choice, outcome)
             if choice.placed is not None and choice.context is not None:
                 self.actuator.finished(choice.placed, choice.context, outcome)
                 if outcome.status is Status.MOVED:
                     self.actuator.failed(choice.placed)
         except Exception as error:
             self._failed("finish", error)
+
+    def _listened(self, choice: Choice, outcome: Outcome) -> None:
+        """Note whether such an answer teaches anything. One whose arrivals tell nothing may be an exception."""
+        before = self._mute.get(choice.sort, 0)
+        if outcome.status is Status.OK:
+            self._mute[choice.sort] = max(0, before - 1)
+        elif outcome.status is Status.NO_TIMINGS:
+            self._mute[choice.sort] = MUTE
+        elif outcome.status is Status.REJECTED and outcome.inferred:
+            self._mute[choice.sort] = min(before + 1, MUTEST)
 
     def _learn(self, note: Note, prompt_tokens: int, answer_tokens: int | None) -> None:
         if note.era == self._era and prompt_tokens > 0:
@@ -342,5 +365,5 @@ def _untouchable(headers: list[Header], body: bytes | None, scanned: Scan, featu
     return scanned.untouchable or ("multimodal" if features.prompt.multimodal else "")
 
 
-def _timed(endpoint: str, scanned: Scan) -> tuple[str, bool]:
-    return endpoint, scanned.document.get("stream") is True
+def _sort(kind: Kind, scanned: Scan) -> Sort:
+    return kind.endpoint, scanned.document.get("stream") is True, kind.constraint

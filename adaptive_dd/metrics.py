@@ -27,7 +27,12 @@ METRICS: Mapping[str, Metric] = {
     "requests_total": Metric("counter", "Requests relayed, by whether they generate", ("generating",)),
     "decisions_total": Metric("counter", "Decisions by reason", ("reason",)),
     "outcomes_total": Metric("counter", "Ended generating requests by status", ("status",)),
-    "samples_rejected_total": Metric("counter", "Answers whose timings cannot be true, by why", ("why",)),
+    "samples_rejected_total": Metric(
+        "counter", "Answers whose timings cannot be true, or not be told from arrivals, by why", ("why",)
+    ),
+    "samples_by_arrival_total": Metric(
+        "counter", "Answers without timings that were learned from by when their tokens arrived"
+    ),
     "own_failures_total": Metric(
         "counter", "Our own code failed; the request was served all the same", ("where",)
     ),
@@ -50,8 +55,8 @@ METRICS: Mapping[str, Metric] = {
     "journal_lost_total": Metric("counter", "Events learned in memory that the journal could not keep"),
     "drafted_tokens_total": Metric("counter", "Tokens drafted, from timings"),
     "accepted_tokens_total": Metric("counter", "Drafted tokens accepted, from timings"),
-    "decoded_tokens_total": Metric("counter", "Tokens generated, from timings"),
-    "decode_seconds_total": Metric("counter", "Decode time, from timings"),
+    "decoded_tokens_total": Metric("counter", "Tokens generated, from timings or arrivals"),
+    "decode_seconds_total": Metric("counter", "Decode time, from timings or arrivals"),
     "decide_seconds_total": Metric("counter", "Time spent deciding"),
     "saved_seconds": Metric("gauge", "Estimated decode time saved against the baseline so far"),
     "budget_seconds": Metric("gauge", "What the guard may still spend on trials"),
@@ -122,8 +127,11 @@ def count_ending(metrics: Metrics, event: Observed | Abandoned) -> None:
     if outcome.rejected:
         metrics.inc("samples_rejected_total", why=outcome.rejected)
     if outcome.timings is not None:
-        metrics.inc("drafted_tokens_total", outcome.timings.draft_n)
-        metrics.inc("accepted_tokens_total", outcome.timings.draft_n_accepted)
+        if outcome.inferred:
+            metrics.inc("samples_by_arrival_total")
+        else:  # of the others it is not known what was drafted, and a ratio needs both
+            metrics.inc("drafted_tokens_total", outcome.timings.draft_n)
+            metrics.inc("accepted_tokens_total", outcome.timings.draft_n_accepted)
         metrics.inc("decoded_tokens_total", outcome.timings.predicted_n)
         metrics.inc("decode_seconds_total", outcome.timings.predicted_ms / 1000.0)
 

@@ -86,7 +86,27 @@ def _ways_of_drafting(db: Database) -> None:
     )
 
 
-MIGRATIONS: tuple[Callable[[Database], None], ...] = (_first_tables, _decisions_view, _ways_of_drafting)
+def _inferred_answers(db: Database) -> None:
+    """Answers that were learned from by their arrivals are marked, and say nothing of what was drafted."""
+    (text,) = db.execute(
+        "select sql from sqlite_master where type = 'view' and name = 'decisions'"
+    ).fetchone()
+    mark = "json_extract(e.body, '$.outcome.inferred')"
+    for name in ("draft_n", "draft_n_accepted"):
+        counted = f"json_extract(e.body, '$.outcome.timings.{name}')"
+        text = text.replace(f"{counted} as", f"case when {mark} then null else {counted} end as")
+    joined = "from d left join e"
+    text = text.replace(joined, f", coalesce({mark}, 0) as inferred\n        {joined}")
+    db.execute("drop view decisions")
+    db.execute(text)
+
+
+MIGRATIONS: tuple[Callable[[Database], None], ...] = (
+    _first_tables,
+    _decisions_view,
+    _ways_of_drafting,
+    _inferred_answers,
+)
 
 
 def migrate(db: Database, steps: tuple[Callable[[Database], None], ...] = MIGRATIONS) -> None:

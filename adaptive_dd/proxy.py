@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 import traceback
 from collections.abc import AsyncIterator, Callable
 from functools import partial
@@ -20,7 +21,9 @@ from functools import partial
 from adaptive_dd.actuator import Placed
 from adaptive_dd.core.aliases import Renamer
 from adaptive_dd.core.annotate import Annotator, annotated_document
-from adaptive_dd.core.domain import Outcome, Status, Timings
+from adaptive_dd.core.arrivals import TimedTap
+from adaptive_dd.core.domain import Status
+from adaptive_dd.core.ending import outcome_of
 from adaptive_dd.core.headers import (
     Header,
     has_body,
@@ -148,6 +151,18 @@ async def _held(chunks: AsyncIterator[bytes], limit_bytes: int) -> tuple[bytes, 
     return b"".join(held), True
 
 
+def _now_ms() -> float:
+    return time.monotonic() * 1000.0
+
+
+async def _timed(chunks: AsyncIterator[bytes], tap: TimedTap) -> AsyncIterator[bytes]:
+    """The same chunks, with the tap told when each was read, and how long it took until the next one could be."""
+    async for chunk in chunks:
+        tap.at_ms = _now_ms()
+        yield chunk
+        tap.held(_now_ms() - tap.at_ms)
+
+
 class _ClientGoneError(Exception):
     """The client left while its request was being read."""
 
@@ -163,6 +178,7 @@ class _Exchange:
         self.status = Status.CLIENT_GONE  # what it is when nothing else happens: cancelled, and cut off
         self.http_status = 0
         self.tap: Tap | None = None
+        self.sent_ms = 0.0
         self.resent: Placed | None = None
         self.view = self._view()
         self.started = False
@@ -230,23 +246,18 @@ class _Exchange:
     def _finish(self) -> None:
         if self.choice is None or self.relay.chooser is None:
             return
-        timings, rejected = None, ""
-        status = self.status
-        if status is Status.OK:
-            found = self.tap.result() if self.tap is not None else None
-            if isinstance(found, Timings):
-                timings = found
-            elif found is not None:
-                status, rejected = Status.REJECTED, found
-            else:
-                status = Status.NO_TIMINGS
-        if self.resent is not None and status in (Status.OK, Status.NO_TIMINGS, Status.REJECTED):
-            # Elsewhere another arm served it, and its timings say nothing about the one that was chosen.
-            status = Status.MOVED if self.resent.applied else Status.REFUSED
-            if status is Status.MOVED:
-                timings, rejected = None, ""
-        outcome = Outcome(status, timings, rejected, http_status=self.http_status)
-        self.relay.chooser.finish(self.choice, outcome)
+        choice, resent = self.choice, None
+        if self.resent is not None:
+            resent = Status.MOVED if self.resent.applied else Status.REFUSED
+        outcome = outcome_of(
+            self.status,
+            self.tap,
+            choice.arm,
+            http_status=self.http_status,
+            resent=resent,
+            alone=choice.context is not None and choice.context.in_flight == 1,
+        )
+        self.relay.chooser.finish(choice, outcome)
 
     # --- the request
 
@@ -360,6 +371,7 @@ class _Exchange:
         size = len(content) if isinstance(content, bytes) else None
         streams = content is not None and size is None
         headers = to_upstream(self.scope["headers"], body_bytes=size, streams=streams)
+        self.sent_ms = _now_ms()
         reply = await upstream.send(self.scope["method"], self._target(), headers, content)
         self.http_status = reply.status
         return reply
@@ -379,13 +391,17 @@ class _Exchange:
             to_client(reply.headers, status=reply.status, event_stream=stream) + self._decision_headers()
         )
         if self.choice is not None and plain and reply.status < 400 and (stream or b"json" in kind):
-            self.tap = Tap(stream=stream)
+            by_arrival = stream and self.choice.by_arrival
+            self.tap = TimedTap(self.sent_ms) if by_arrival else Tap(stream=stream)
+        chunks = reply.aiter_raw()
+        if isinstance(self.tap, TimedTap):
+            chunks = _timed(chunks, self.tap)
         try:
             if changes := self._changes(kind, plain=plain):
-                await self._pass_changed(reply, headers, changes, stream=stream)
+                await self._pass_changed(chunks, reply.status, headers, changes, stream=stream)
             else:
                 await self._start(reply.status, headers)
-                await self._pass_all(reply.aiter_raw())
+                await self._pass_all(chunks)
         except DiedError:
             self.status = Status.CUT
             return
@@ -434,19 +450,24 @@ class _Exchange:
         return changes
 
     async def _pass_changed(
-        self, reply: Reply, headers: list[Header], changes: list[Change], *, stream: bool
+        self,
+        chunks: AsyncIterator[bytes],
+        status: int,
+        headers: list[Header],
+        changes: list[Change],
+        *,
+        stream: bool,
     ) -> None:
-        chunks = reply.aiter_raw()
         if not stream:
             held, whole = await _held(chunks, ANNOTATE_LIMIT_BYTES)
             body = _through(changes, held, last=True) if whole else held
-            await self._start(reply.status, with_length(headers, len(held), len(body)) if whole else headers)
+            await self._start(status, with_length(headers, len(held), len(body)) if whole else headers)
             if self.tap is not None:
                 self.tap.feed(held)
             await self.send({"type": "http.response.body", "body": body, "more_body": True})
             await self._pass_all(chunks)
             return
-        await self._start(reply.status, headers)
+        await self._start(status, headers)
         try:
             async for chunk in chunks:
                 if self.tap is not None:

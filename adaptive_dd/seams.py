@@ -35,6 +35,8 @@ class Choice(Protocol):
     @property
     def applied(self) -> bool: ...  # noqa: D102
     @property
+    def by_arrival(self) -> bool: ...  # noqa: D102
+    @property
     def retry(self) -> Placed | None: ...  # noqa: D102
     @property
     def unwilling(self) -> frozenset[int]: ...  # noqa: D102

@@ -1,7 +1,8 @@
 """The simulator behind HTTP: an ASGI app that looks like a llama-server and decodes like a scenario.
 
-Time does not pass unless the server's `pace` says so; `timings` tell what the model says. What it does not do: real
-text, real templates, slots that fill up, `/infill`, `/v1/responses`, `/v1/messages`.
+Time does not pass unless the server's `pace` says so; `timings` tell what the model says. `/v1/messages` and
+`/v1/responses` speak b9101's dialect: no timings, and every token an event that comes with its verification cycle.
+What it does not do: real text, real templates, slots that fill up, `/infill`.
 """
 
 from __future__ import annotations
@@ -18,15 +19,19 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from adaptive_dd.core.context import constraint_of, sampling_of
-from adaptive_dd.core.domain import Kind, Setting, Timings
-from adaptive_dd.core.sim import SimRequest, refuses
-from adaptive_dd.simulated import MARK, SimServer, arm_of, count, rendered, words
+from adaptive_dd.core.domain import SERVER, Kind, Setting, Timings
+from adaptive_dd.core.sim import SimRequest, played, refuses
+from adaptive_dd.simnamed import Named, in_words_of
+from adaptive_dd.simulated import MARK, SimServer, arm_of, bursts, count, rendered, words
 
 MODEL = "sim.gguf"
 # Words of an answer that travel in one event of a stream.
 WORDS_PER_EVENT = 16
 # An answer that is told to ignore its end stops here at the latest.
 LONGEST_ANSWER = 4096
+# Routes whose events have names and whose answers have no timings.
+NAMED = ("messages", "responses")
+ENDPOINTS = ("chat", *NAMED)
 
 
 def timings_json(timings: Timings) -> dict[str, float]:
@@ -61,6 +66,7 @@ class _Answer:
     request: SimRequest
     timings: Timings
     body: Mapping[str, Any]
+    depth: int
 
     def pieces(self) -> Iterator[str]:
         """The text, a few words at a time."""
@@ -235,13 +241,15 @@ class _Routes:
             return error(400, str(problem), "invalid_request_error")
         if (asked.context.prompt_tokens or 0) > server.scenario.context_limit:
             return error(400, "request exceeds the available context size", "exceed_context_size_error")
-        return await self._answer(_Answer(endpoint, asked, server.play(asked, arm, marked=bool(mark)), body))
+        timings = server.play(asked, arm, marked=bool(mark))
+        depth = played(server.phase(asked.number).world, arm).n_max or 0
+        return await self._answer(_Answer(endpoint, asked, timings, body, depth))
 
     def _asked(self, endpoint: str, body: Mapping[str, Any], mark: str | None) -> tuple[Setting, SimRequest]:
         """The setting and the request behind a body. Raises ValueError or IndexError with the server's words."""
-        if endpoint == "chat" and not isinstance(body.get("messages"), list):
+        if endpoint in ("chat", "messages") and not isinstance(body.get("messages"), list):
             raise ValueError("'messages' is required")
-        arm = arm_of(body)
+        arm = SERVER if endpoint == "messages" else arm_of(body)  # which drops what it does not know
         asked = self.server.marked(int(mark)) if mark else self._made_up(endpoint, body)
         world = self.server.phase(asked.number).world
         if refuses(world, arm):
@@ -249,10 +257,10 @@ class _Routes:
         return arm, asked
 
     def _made_up(self, endpoint: str, body: Mapping[str, Any]) -> SimRequest:
-        prompt = rendered(body["messages"]) if endpoint == "chat" else body.get("prompt", "")
+        prompt = _prompt_of(endpoint, body)
         sampling, constraint = sampling_of(body), constraint_of(body)
-        kind = Kind(sampling, constraint, "chat" if endpoint == "chat" else "completion")
-        wanted = body.get("max_tokens", body.get("n_predict"))
+        kind = Kind(sampling, constraint, endpoint if endpoint in ENDPOINTS else "completion")
+        wanted = body.get("max_tokens", body.get("n_predict", body.get("max_output_tokens")))
         limit = int(wanted) if wanted is not None and int(wanted) >= 0 else None
         text = prompt if isinstance(prompt, str) else json.dumps(prompt)
         made = self.server.made_up(kind, text, count(prompt), limit)
@@ -269,10 +277,28 @@ class _Routes:
                 await self._pass(timings.prompt_ms + timings.predicted_ms)
             finally:
                 server.generating -= 1
-            return JSONResponse(answer.whole())
+            return JSONResponse(_named(answer).whole() if answer.endpoint in NAMED else answer.whole())
         cut = _every(faults.cut_every, server.asked)
         event = _every(faults.event_every, server.asked)
-        return StreamingResponse(self._stream(answer, cut=cut, event=event), media_type="text/event-stream")
+        named = answer.endpoint in NAMED
+        stream = self._by_cycle(answer) if named else self._stream(answer, cut=cut, event=event)
+        return StreamingResponse(stream, media_type="text/event-stream")
+
+    async def _by_cycle(self, answer: _Answer) -> AsyncIterator[bytes]:
+        """A stream of named events, each cycle's tokens one after the other when the cycle is over."""
+        server, timings, events = self.server, answer.timings, _named(answer)
+        server.generating += 1
+        try:
+            await self._pass(timings.prompt_ms)
+            yield events.opening()
+            for number, size in enumerate(bursts(timings, answer.depth, answer.request.number)):
+                if number:
+                    await self._pass(timings.predicted_ms / timings.cycles)
+                for _ in range(size):
+                    yield events.token()
+            yield events.closing()
+        finally:
+            server.generating -= 1
 
     async def _stream(self, answer: _Answer, *, cut: bool, event: bool) -> AsyncIterator[bytes]:
         server, timings = self.server, answer.timings
@@ -298,6 +324,17 @@ class _Routes:
     async def _pass(self, ms: float) -> None:
         """Let the simulated time pass; at least let others run, so that requests overlap."""
         await asyncio.sleep(ms / 1000.0 * self.server.pace)
+
+
+def _named(answer: _Answer) -> Named:
+    return in_words_of(answer.endpoint, MODEL, answer.request.number, answer.timings)
+
+
+def _prompt_of(endpoint: str, body: Mapping[str, Any]) -> Any:
+    if endpoint in ("chat", "messages"):
+        return rendered(body["messages"])
+    given = body.get("input" if endpoint == "responses" else "prompt", "")
+    return rendered(given) if endpoint == "responses" and isinstance(given, list) else given
 
 
 async def _json(request: Request) -> dict[str, Any]:
@@ -339,7 +376,10 @@ def sim_app(server: SimServer) -> Any:
         ("POST", "/tokenize", routes.tokenize),
         ("POST", "/apply-template", routes.template),
         ("POST", "/v1/chat/completions/input_tokens", routes.input_tokens),
+        ("POST", "/v1/messages/count_tokens", routes.input_tokens),
         ("GET", "/sim/log", routes.log),
+        ("POST", "/v1/messages", routes.generate("messages")),
+        *(("POST", path, routes.generate("responses")) for path in ("/responses", "/v1/responses")),
         *(("POST", path, routes.generate("completion")) for path in ("/completion", "/completions")),
         ("POST", "/v1/completions", routes.generate("completion-v1")),
         *(("POST", path, routes.generate("chat")) for path in ("/chat/completions", "/v1/chat/completions")),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import random
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -91,6 +92,18 @@ def arm_of(body: Mapping[str, Any]) -> Setting:
         None if p_min is None else float(p_min),
         None if n_min is None else int(n_min),
     )
+
+
+def bursts(timings: Timings, depth: int, number: int) -> list[int]:
+    """How an answer's tokens came: the first one alone, then what each verification cycle emitted, at most depth + 1.
+
+    `timings` hold sums only; what was accepted is spread over the cycles by the request's number.
+    """
+    sizes, luck = [1] * timings.cycles, random.Random(number)
+    for _ in range(timings.draft_n_accepted):
+        open_ = [i for i, size in enumerate(sizes) if size <= depth]
+        sizes[luck.choice(open_ or range(len(sizes)))] += 1
+    return [1, *sizes]
 
 
 def client_request(request: SimRequest, *, stream: bool) -> tuple[str, dict[str, str], dict[str, Any]]:

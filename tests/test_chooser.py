@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 from adaptive_dd.core.context import FEATURES_VERSION
 from adaptive_dd.core.domain import (
+    OFF,
     SERVER,
     Frontier,
     Listens,
@@ -15,10 +17,12 @@ from adaptive_dd.core.domain import (
     ServerFacts,
     Setting,
     Status,
+    Timings,
     parse_setting,
 )
 from adaptive_dd.core.wire import route_of
-from tests.support.choosing import CHAT, N2, N4, STEPS, Bench, bench, chat, frontier, settings
+from adaptive_dd.replicas import Replicas
+from tests.support.choosing import CHAT, N2, N4, N8, STEPS, Bench, bench, chat, frontier, settings
 
 
 def test_the_prompt_length_picks_the_frontiers_setting_and_the_fields_are_spliced_before_the_brace() -> None:
@@ -268,5 +272,115 @@ def test_finishing_records_the_outcome_and_frees_the_place() -> None:
         around.chooser.finish(choice, Outcome(Status.ERROR, http_status=500))
         around.chooser.finish(second, Outcome(Status.CLIENT_GONE))
         assert around.engine.in_flight == 0
+
+    bench(test)
+
+
+# --- routes without timings ----------------------------------------------------------------------------------
+
+MESSAGES = "/v1/messages"
+TOLD = Outcome(Status.OK, Timings(9, 0.0, 30, 900.0), inferred=True)
+HELD_BACK = Outcome(Status.REJECTED, rejected="held-back", inferred=True)
+NOTHING = Outcome(Status.NO_TIMINGS)
+
+
+def asked(*, stream: bool = True, **more: Any) -> dict[str, Any]:
+    return chat("Hi", max_tokens=9, stream=stream, **more)
+
+
+async def blindness(around: Bench, *endings: Outcome, **more: Any) -> list[bool]:
+    """Whether each of the next messages, ending like this, was taken to teach nothing; and one more."""
+    found = []
+    for ending in (*endings, TOLD):
+        choice = await around.choose(asked(**more), path=MESSAGES)
+        assert choice.context is not None
+        found.append(choice.context.blind)
+        around.chooser.finish(choice, ending)
+    return found
+
+
+def by_replicas(around: Bench) -> None:
+    around.chooser.actuator = Replicas({OFF: around.upstream, N8: around.upstream})
+
+
+@pytest.mark.parametrize(
+    ("endings", "blind"),
+    [
+        ((), [False]),
+        ((TOLD, TOLD), [False] * 3),
+        ((HELD_BACK, HELD_BACK), [False] * 3),
+        ((HELD_BACK, HELD_BACK, HELD_BACK), [False, False, False, True]),
+        ((HELD_BACK, TOLD) * 6, [False] * 13),
+        ((HELD_BACK, HELD_BACK, TOLD) * 2, [False] * 5 + [True, False]),
+        ((*(HELD_BACK,) * 40, *(TOLD,) * 4), [False] * 3 + [True] * 41 + [False]),
+        ((NOTHING,), [False, True]),
+        ((NOTHING, TOLD, TOLD, HELD_BACK), [False, True, False, False, False]),
+        ((NOTHING, HELD_BACK), [False, True, True]),
+        ((Outcome(Status.CUT),) * 4, [False] * 5),
+    ],
+)
+def test_one_answer_that_tells_nothing_is_an_exception_and_most_of_them_are_the_rule(
+    endings: tuple[Outcome, ...], blind: list[bool]
+) -> None:
+    async def test(around: Bench) -> None:
+        by_replicas(around)
+        assert await blindness(around, *endings) == blind
+
+    bench(test)
+
+
+def test_what_is_known_of_one_sort_of_answer_is_not_believed_of_another() -> None:
+    async def test(around: Bench) -> None:
+        by_replicas(around)
+        tools = [{"name": "look", "input_schema": {}}]
+        await blindness(around, NOTHING, NOTHING, stream=False)
+        assert await blindness(around) == [False]
+        for _ in range(3):
+            choice = await around.choose(asked(tools=tools), path=MESSAGES)
+            around.chooser.finish(choice, HELD_BACK)
+        assert await blindness(around) == [False]
+        assert (await blindness(around, tools=tools))[0]
+
+    bench(test)
+
+
+def test_timings_that_cannot_be_true_say_nothing_of_the_route() -> None:
+    async def test(around: Bench) -> None:
+        for _ in range(5):
+            choice = await around.choose(asked())
+            assert choice.context is not None
+            assert not choice.context.blind
+            around.chooser.finish(choice, Outcome(Status.REJECTED, rejected="missing"))
+
+    bench(test)
+
+
+@pytest.mark.parametrize(
+    ("path", "places", "by_arrival"),
+    [
+        (MESSAGES, True, True),
+        ("/v1/responses", True, True),
+        (CHAT, True, False),
+        ("/completion", True, False),
+        (MESSAGES, False, False),
+        ("/v1/responses", False, False),
+    ],
+)
+def test_arrivals_are_listened_to_where_the_arm_is_a_place_and_timings_may_be_missing(
+    path: str, places: bool, by_arrival: bool
+) -> None:
+    async def test(around: Bench) -> None:
+        if places:
+            by_replicas(around)
+        body = asked() | {"prompt": "Hi", "input": "Hi"}
+        assert (await around.choose(body, path=path)).by_arrival is by_arrival
+
+    bench(test)
+
+
+def test_a_place_whose_depth_nobody_named_is_not_listened_to() -> None:
+    async def test(around: Bench) -> None:
+        around.chooser.actuator = Replicas({SERVER: around.upstream})
+        assert not (await around.choose(asked(), path=MESSAGES)).by_arrival
 
     bench(test)

@@ -10,6 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from adaptive_dd import cli
+from adaptive_dd.chooser import MUTE
+from adaptive_dd.core import arrivals, inferred
 from tests.docs_tables import MARKED, PRINTED, ROOT, TABLES, doc_files, renewed, reprinted
 
 TEXTS = {path.relative_to(ROOT): path.read_text(encoding="utf-8") for path in doc_files()}
@@ -39,6 +41,19 @@ def test_a_link_to_a_file_leads_to_a_file(path: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", TEXTS[path]):
         if not target.startswith(("http://", "https://")):
             assert (ROOT / path.parent / target).exists(), target
+
+
+def test_what_the_docs_say_of_arrivals_is_what_the_code_does() -> None:
+    text = TEXTS[Path("docs/actuators.md")]
+    assert set(re.findall(r"^\| `([a-z-]+)` \|", text, re.MULTILINE)) >= {
+        *("held-back", "blurred", "merged", "slow-reader", "too-long")
+    }
+    assert f"{inferred.SILENT_SHARE:.0%} of the others" in text
+    assert f"more than {inferred.HELD_SHARE:.0%} of the time" in text
+    assert f"in more than {inferred.MERGED_SHARE:.0%} of them" in text
+    assert f"more than {arrivals.MOST_BURSTS:,} arrivals" in text
+    assert inferred.VALLEYS[0] == 0.1
+    assert MUTE == 3
 
 
 def shown_commands() -> list[tuple[Path, str]]:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,16 +14,20 @@ from typing import Any
 
 import httpx2
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from adaptive_dd.core.arena import ControllerPolicy, run
+from adaptive_dd.core.arrivals import TimedTap
 from adaptive_dd.core.context import features_of
-from adaptive_dd.core.domain import OFF, SERVER, Setting, Timings
+from adaptive_dd.core.domain import OFF, SERVER, Setting, Timings, parse_setting
+from adaptive_dd.core.inferred import inferred
 from adaptive_dd.core.scenarios import scenario
 from adaptive_dd.core.traffic import Scenario
 from adaptive_dd.core.wire import parse_timings, setting_fields
 from adaptive_dd.httpd import bind, server_for
 from adaptive_dd.simserver import sim_app
-from adaptive_dd.simulated import Faults, Served, SimServer, arm_of, client_request, count, rendered
+from adaptive_dd.simulated import Faults, Served, SimServer, arm_of, bursts, client_request, count, rendered
 from tests.support.process import serve_process
 
 ENDLESS = {"prompt": "one two three", "n_predict": 40, "ignore_eos": True, "temperature": 0.0}
@@ -260,3 +265,86 @@ def test_learning_through_http_gains_what_learning_in_process_gains(name: str, t
     if outside != pytest.approx(inside, abs=0.02):
         # Not held in every run: real overlap spreads requests over load levels as it happens to come.
         pytest.xfail(f"2% is asked; in process {inside:.3f}, through HTTP {outside:.3f}")
+
+
+# --- routes without timings ----------------------------------------------------------------------------------
+
+HI = [{"role": "user", "content": "hi there"}]
+NAMED = {
+    "/v1/messages": {"messages": HI, "max_tokens": 40, "temperature": 0.0},
+    "/v1/responses": {"input": HI, "max_output_tokens": 40, "temperature": 0.0},
+}
+
+
+def tapped(chunks: list[tuple[float, bytes]]) -> TimedTap:
+    tap = TimedTap(0.0)
+    for at_ms, chunk in chunks:
+        tap.at_ms = at_ms
+        tap.feed(chunk)
+    tap.end()
+    return tap
+
+
+@pytest.mark.parametrize("path", NAMED)
+def test_named_events_bring_every_token_its_own_and_no_timings(
+    sim: tuple[SimServer, httpx2.Client], path: str
+) -> None:
+    _, client = sim
+    whole = client.post(path, json=NAMED[path]).json()
+    streamed = client.post(path, json={**NAMED[path], "stream": True})
+    assert "timings" not in whole
+    assert "timings" not in streamed.text
+    found = tapped([(1.0, streamed.content)]).arrivals()
+    assert found is not None
+    usage = whole["usage"]
+    cached = usage.get("cache_read_input_tokens", usage.get("input_tokens_details", {}).get("cached_tokens"))
+    assert found.output_tokens == sum(found.counts) == usage["output_tokens"] <= 40
+    assert found.cache_n == cached == 0
+    assert found.prompt_n == usage["input_tokens"]
+    assert streamed.text.startswith("event: ")
+
+
+def test_messages_drop_the_draft_fields_and_responses_take_them() -> None:
+    server = SimServer(scenario("deep-split"))
+    with listening(server) as url, httpx2.Client(base_url=url) as client:
+        for path, body in NAMED.items():
+            client.post(path, json={**body, "speculative.n_max": 0})
+    assert [one.arm for one in server.served] == ["server", "n0"]
+
+
+def test_what_is_wrong_with_a_message_is_said(sim: tuple[SimServer, httpx2.Client]) -> None:
+    _, client = sim
+    assert client.post("/v1/messages", json={"max_tokens": 4}).status_code == 400
+
+
+@settings(deadline=None)
+@given(st.integers(1, 8), st.integers(1, 60), st.data())
+def test_an_answer_is_split_into_cycles_that_its_sums_allow_and_always_in_the_same_way(
+    depth: int, cycles: int, data: st.DataObject
+) -> None:
+    accepted = data.draw(st.integers(0, depth * cycles))
+    timings = Timings(9, 9.0, 1 + cycles + accepted, 900.0, 0, depth * cycles, accepted)
+    sizes = bursts(timings, depth, 7)
+    assert (sizes[0], len(sizes), sum(sizes)) == (1, 1 + cycles, timings.predicted_n)
+    assert all(1 <= size <= depth + 1 for size in sizes[1:])
+    assert sizes == bursts(timings, depth, 7)
+
+
+@pytest.mark.parametrize("path", NAMED)
+def test_at_its_pace_a_stream_tells_by_its_arrivals_what_its_timings_would_have_said(path: str) -> None:
+    server = SimServer(scenario("offload"), pace=1.0)
+    chunks = []
+    with (
+        listening(server) as url,
+        httpx2.stream("POST", url + path, json={**NAMED[path], "stream": True}) as got,
+    ):
+        for chunk in got.iter_raw():
+            chunks.append((1000.0 * time.monotonic(), chunk))
+    found = tapped(chunks).arrivals()
+    assert found is not None
+    served = server.served[0]
+    told = inferred(found, parse_setting(served.played))
+    assert isinstance(told, Timings), told
+    assert told.predicted_n == served.predicted_n
+    assert told.predicted_ms == pytest.approx(served.expected_ms, rel=0.5)
+    assert told.cycles < told.decode_tokens

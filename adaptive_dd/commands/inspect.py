@@ -174,13 +174,16 @@ def overview_parts(found: dict[str, Any], *, narrow: bool) -> list[RenderableTyp
 def explained_parts(found: dict[str, Any], *, narrow: bool) -> list[RenderableType]:
     """A past decision for eyes."""
     row = found["decision"]
+    drafted = f"{row['draft_n'] or 0} drafted, {row['accepted'] or 0} accepted"
+    if row["inferred"]:
+        drafted = "told by when they arrived"
     lines = [
         f"request {row['number']}, {report.time_text(row['at_s'])} UTC: {row['prompt_tokens']} prompt tokens "
         f"({row['tokens_source']}), {row['in_flight']} in flight, {row['kind']}",
         f"sent {row['setting']}: {row['reason']} ({found['why']}), with probability {row['propensity']:.4g}, "
         f"decided in {row['decide_us']:.1f} us",
         f"ended {row['status']}: {report.number_text(row['tokens_per_s'])} tok/s, {row['predicted_n'] or 0} tokens, "
-        f"{row['draft_n'] or 0} drafted, {row['accepted'] or 0} accepted",
+        + drafted,
     ]
     if found["settled"]:
         return ["\n".join([*lines, "Nothing was to be chosen."])]

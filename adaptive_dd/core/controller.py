@@ -260,9 +260,12 @@ def _observed(state: State, event: Observed) -> State:
     decided = state.open.get(event.number)
     if decided is None:
         return state
+    kept_back = state.guard.reserved.get(event.number, 0.0)
     state = _closed(state, event.number)
     if state.frozen or state.settings.mode in (Mode.OFF, Mode.FROZEN):
         return state
+    if event.outcome.inferred and event.outcome.timings is None:
+        return _charged(state, kept_back)  # nobody can tell what the trial cost: no more than this
     return learning.observed(state, decided, event.outcome)
 
 

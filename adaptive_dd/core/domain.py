@@ -126,7 +126,7 @@ class Context:
                        cache, beyond what the best arm would have to; an arm that is not named: none
     prompt_ms_per_token  what processing one prompt token costs, 0.0 where it is not known
     turns              answers of this conversation so far
-    blind              the answer will bring no timings, so nothing can be learned from it
+    blind              the answer will bring no timings, nor arrivals that tell as much: it teaches nothing
     features           under which meaning of kind and conversation this was read (core.context.FEATURES_VERSION);
                        records older than this field were read under the first
     """
@@ -277,9 +277,9 @@ class Timings:
 class Status(StrEnum):
     """How an exchange ended."""
 
-    OK = "ok"  # complete, with timings
+    OK = "ok"  # complete, with timings (or with arrivals that tell as much: `Outcome.inferred`)
     NO_TIMINGS = "no-timings"  # complete, but the route or the server sent none
-    REJECTED = "rejected"  # complete, but the timings cannot be true (`Outcome.rejected` says why)
+    REJECTED = "rejected"  # complete, but the timings cannot be true, or told (`Outcome.rejected` says why)
     ERROR = "error"  # an error status, or an error event inside a stream
     REFUSED = "refused"  # the server refused our fields; the original bytes were sent again and served
     MOVED = "moved"  # the arm's own place did not answer; another arm's place served the request
@@ -299,6 +299,12 @@ REJECTIONS: Mapping[str, str] = {
     "accepted-above-predicted": "more drafts accepted than tokens generated",
     "too-large": "a count or a time beyond anything real",
     "not-an-object": "timings is not a JSON object",
+    # no timings, and the arrivals of the tokens do not tell them
+    "held-back": "the stream's events do not account for its tokens: the server held text back",
+    "slow-reader": "tokens were read late, because passing them on to the client took too long",
+    "blurred": "the arrivals of the tokens do not show where a verification cycle ends",
+    "merged": "more tokens arrived at once than a verification cycle can bring",
+    "too-long": "the answer has more arrivals than are kept",
 }
 
 
@@ -310,6 +316,9 @@ class Outcome:
     rejected         a key of REJECTIONS when status is REJECTED, else empty
     mean_in_flight   requests generating at the same time, averaged over this answer (at least 1)
     http_status      what the upstream answered, 0 where nothing came
+    inferred         the timings (or why there are none) are not the server's own account, but told by when the tokens
+                     of a stream arrived; `draft_n` is then what the setting drafts with a p_min of 0, else only what
+                     was accepted
     """
 
     status: Status
@@ -317,6 +326,7 @@ class Outcome:
     rejected: str = ""
     mean_in_flight: float = 1.0
     http_status: int = 200
+    inferred: bool = False
 
 
 # --- frontier ------------------------------------------------------------------------------------------------

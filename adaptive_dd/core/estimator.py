@@ -72,6 +72,9 @@ RHO_LEAN, RHO_CAP = 0.6, 14.0
 # What is kept of the evidence for each arm with every answer of another: what was not played for long is asked again.
 AGEING = 0.997
 BIAS_LEAN, BIAS_LEAN_P, BIAS_CAP = 30.0, 10.0, 40.0
+# Weight on the line of an answer that does not tell how much a p_min let through: the tables may be off by half, and
+# what the line would learn of drafted tokens is their error. The arm's own residual learns all the same.
+UNTOLD = 0.2
 # Answers at which a slant is half believed, and its cap.
 SLANT_LEAN, SLANT_CAP = 4.0, 25.0
 # Comparisons at which a lift is half believed (answers differ by some .4 logits, lifts by .2), and its limit.
@@ -230,7 +233,7 @@ class Learned:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer, as the estimator hears of it."""
+    """One answer, as the estimator hears of it. inferred: its drafted tokens are not known (`Outcome.inferred`)."""
 
     arm: Arm
     bucket: int
@@ -238,13 +241,14 @@ class Answer:
     kind: str
     conversation: str
     timings: Timings
+    inferred: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
     """An answer understood, before anything was learned from it.
 
-    seen        its mean cycle
+    seen        its mean cycle; where its drafted tokens are not known, with the typical features
     typical     features that the tables give its arm for such a text: what a prediction would have used
     expected    the text it was expected to be (level,)
     posterior   the text it turned out to be (level,)
@@ -434,9 +438,10 @@ def read(learned: Learned, answer: Answer) -> Reading:
     table = table_of(learned, arm)
     expected = expected_text(learned, answer.kind, answer.bucket, answer.conversation)
     drafted = timings.draft_n / cycles
+    drafts = arm.depth > 0.0 if answer.inferred else drafted > 0.0
     typical: Vector = (1.0, 0.0, 0.0, 0.0)
     rejected, text_error, posterior, heard, shown = 0.0, 0.0, expected, FLAT, None
-    if drafted > 0.0 and table.accepted[-1] > 0.0:
+    if drafts and table.accepted[-1] > 0.0:
         level = level_of(table, tokens / cycles - 1.0)
         chance, rejected = at_level(CHANCES, level), at_level(table.rejected, level)
         typical = (1.0, at_level(table.drafts, level), at_level(table.drafted, level), rejected)
@@ -447,9 +452,8 @@ def read(learned: Learned, answer: Answer) -> Reading:
         heard = likelihood(level, math.sqrt(own_sd * own_sd + MOOD_SD * MOOD_SD))
         predicted = sum(map(mul, expected, table.cycles_per_token))
         text_error = math.log(cycles / tokens) - math.log(predicted)
-    seen = Cycle(
-        (1.0, min(1.0, drafted), drafted, rejected), timings.predicted_ms / cycles, cycles / (cycles + 5.0)
-    )
+    drawn = typical if answer.inferred else (1.0, min(1.0, drafted), drafted, rejected)
+    seen = Cycle(drawn, timings.predicted_ms / cycles, cycles / (cycles + 5.0))
     time_error, familiar = _time_error(learned, answer, seen, typical)
     return Reading(seen, typical, expected, posterior, heard, shown, time_error, text_error, familiar)
 
@@ -495,10 +499,13 @@ def _learn_time(learned: Learned, answer: Answer, reading: Reading, trust: float
     # One answer is believed only so far; the line hears it without what the whole machine explains. (Not without the
     # arm's residual: where one arm alone is played, line and residual would then chase each other.)
     ms = reading.seen.cycle_ms * math.exp(error - reading.time_error - common - apart.get(name, 0.0))
-    seen, prior = Cycle(reading.seen.drawn, ms, weight), shape_coef(learned, load)
+    on_line = weight * (
+        UNTOLD if answer.inferred and answer.arm.setting.p_min != 0.0 and answer.arm.depth else 1.0
+    )
+    seen, prior = Cycle(reading.seen.drawn, ms, on_line), shape_coef(learned, load)
     sd = NODE_SD if shape.fit.by_arm else SHAPE_SD
     fit = fitted(node.fit, name, seen, keep=NODE_KEEP, prior=prior, sd=sd)
-    scaled = Cycle(seen.drawn, ms / fit.coef[0], weight)
+    scaled = Cycle(seen.drawn, ms / fit.coef[0], on_line)
     shape_fit = fitted(
         shape.fit, name, scaled, keep=SHAPE_KEEP, prior=_shape_prior(learned, load), sd=SHAPE_SD
     )

@@ -40,12 +40,15 @@ def observed(state: State, decided: Decided, outcome: Outcome) -> State:
     elif outcome.status in (Status.ERROR, Status.CUT):
         return _failed(state, decided, outcome)
     arm, timings = arm_of(setting), outcome.timings
-    if timings is None or not _teaches(state, decided, arm, timings):
+    if timings is None or not _teaches(state, decided, arm, timings) or (outcome.inferred and arm.depth < 0):
         return state
-    context = replace(decided.context, prompt_tokens=timings.prompt_tokens or decided.context.prompt_tokens)
+    # It was not blind after all, so it teaches its own cell.
+    tokens = timings.prompt_tokens or decided.context.prompt_tokens
+    context = replace(decided.context, prompt_tokens=tokens, blind=False)
     cell = cell_of(state, context)
     cell = Cell(cell.bucket, load_level(outcome.mean_in_flight), cell.kind)
-    answer = Answer(arm, cell.bucket, cell.load, cell.kind, context.conversation, timings)
+    talk = context.conversation
+    answer = Answer(arm, cell.bucket, cell.load, cell.kind, talk, timings, inferred=outcome.inferred)
     return _learned_from(state, cell, answer, decided.number)
 
 

@@ -12,8 +12,8 @@ its request comes. So the plan is adjusted here, option by option:
     fallback   where nothing is affordable, the cheapest way out: going back to the baseline may cost more than staying
 
 Trials are made where they cost no prompt time, which is at the beginning of a conversation. An answer that will bring
-no timings teaches nothing and cannot be booked, so it gets proven arms only. With nothing known of places the plan
-comes back as it is.
+neither timings nor arrivals that tell them teaches nothing and cannot be booked, so it gets proven arms only. With
+nothing known of places the plan comes back as it is.
 
 Where it misleads: a server that serves one endless conversation learns nothing more until the next one begins; and
 where prompts are long and processing them is slow, trials are out of the budget's reach for a long time.

@@ -37,11 +37,14 @@ class Route:
     endpoint      the name in `Kind`
     takes_fields  whether `speculative.*` in its body can reach the generation
     json_body     whether its body is JSON (an upload is not, and is never read)
+    by_arrival    whether its streams name their events, so that an answer without `timings` can be learned from by
+                  when its tokens arrived (`core.arrivals`)
     """
 
     endpoint: str
     takes_fields: bool = True
     json_body: bool = True
+    by_arrival: bool = False
 
 
 # By the end of the path, because `--api-prefix` may stand before it; the first that fits wins, so the longer ones
@@ -49,10 +52,10 @@ class Route:
 ROUTES: tuple[tuple[str, Route], ...] = (
     ("/chat/completions", Route("chat")),
     ("/audio/transcriptions", Route("audio", takes_fields=False, json_body=False)),
-    ("/v1/messages", Route("messages", takes_fields=False)),
+    ("/v1/messages", Route("messages", takes_fields=False, by_arrival=True)),
     ("/completions", Route("completion")),
     ("/completion", Route("completion")),
-    ("/responses", Route("responses")),
+    ("/responses", Route("responses", by_arrival=True)),
     ("/infill", Route("infill")),
 )
 

@@ -124,6 +124,27 @@ def test_time_that_no_answer_shows_is_charged_and_survives_the_journal() -> None
     assert controller.apply(frozen, event) == frozen
 
 
+def test_a_trial_whose_answer_tells_nothing_is_charged_at_its_worst_case() -> None:
+    cheap = talk(conversation="new", prompt_ms_per_token=0.01)
+    state = state_of()
+    for number in range(1, 11):
+        state = play(state, number, talk(conversation=f"c{number}", prompt_ms_per_token=0.01), 2.0)
+    trial = controller.decide(state, cheap, rng_for(0, 11))
+    assert trial.reason == "explore"
+    waiting = controller.apply(state, Decided(0.0, 11, cheap, trial, 0.0))
+    worst = waiting.guard.reserved[11]
+    assert worst > 0.0
+    held_back = Outcome(Status.REJECTED, rejected="held-back", inferred=True)
+    after = controller.apply(waiting, Observed(0.0, 11, held_back))
+    assert after.headroom_ms == pytest.approx(state.headroom_ms - worst)
+    assert after.guard.total.saved_ms == pytest.approx(state.guard.total.saved_ms - worst)
+    assert not after.guard.reserved
+    untrue = controller.apply(waiting, Observed(0.0, 11, Outcome(Status.REJECTED, rejected="missing")))
+    assert untrue.headroom_ms == pytest.approx(state.headroom_ms)
+    frozen = controller.apply(waiting, FreezeSet(0.0, True))
+    assert controller.apply(frozen, Observed(0.0, 11, held_back)).guard.total == state.guard.total
+
+
 def test_a_price_that_nobody_knows_yet_is_not_found_out_by_moving_a_long_conversation() -> None:
     state = state_of()
     lives_at_n8 = talk(reprocess=((OFF, 3000), (N2, 3000), (N8P, 3000)), turns=2)

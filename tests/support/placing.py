@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from adaptive_dd.config import resolve
 from adaptive_dd.httpd import bind, server_for
 from adaptive_dd.serve import Proxy, assemble, running
+from tests import streams
 from tests.fake_upstream import FakeUpstream, Peer, Received
 from tests.support.client import Client
 
@@ -27,6 +28,9 @@ class FakeModel:
         self.alias, self.depth = alias, depth
         self.status = "loaded"
         self.dies = 0  # answers to break off before a byte
+        self.cycle_ms = 0.0  # of messages that are streamed by cycle; 0: they are empty
+        self.cycles = 12
+        self.word = "a"
         self.cache: dict[str, int] = {}
         self.served: list[Mapping[str, Any]] = []
 
@@ -50,7 +54,9 @@ class FakeModel:
     async def answer(self, request: Received, peer: Peer) -> None:
         body = json.loads(request.body)
         self.served.append(body)
-        if text(request).startswith("/v1/messages"):
+        if text(request).startswith("/v1/messages") and self.cycle_ms:
+            await self.message(body, peer)
+        elif text(request).startswith("/v1/messages"):
             await peer.stream(*messages(self.alias))
         elif body.get("stream"):
             await peer.stream(*chat_stream(self.alias, self.timings(body)))
@@ -60,6 +66,23 @@ class FakeModel:
             ]
             answer = {"choices": choices, "model": self.alias, "timings": self.timings(body)}
             await peer.whole(json.dumps(answer, separators=(",", ":")).encode())
+
+    async def message(self, body: Mapping[str, Any], peer: Peer) -> None:
+        """A message with usage and without timings; streamed, each cycle brings all that it may."""
+        found, size = self.timings(body), self.depth + 1
+        count, tokens = {"prompt_n": found["prompt_n"], "cache_n": found["cache_n"]}, 1 + size * self.cycles
+        if not body.get("stream"):
+            usage = {"input_tokens": found["prompt_n"], "output_tokens": tokens}
+            await peer.whole(json.dumps({"type": "message", "model": self.alias, "usage": usage}).encode())
+            return
+        await peer.start()
+        await peer.chunk(streams.opening(model=self.alias, **count) + streams.text(self.word))
+        for _ in range(self.cycles):
+            await asyncio.sleep(self.cycle_ms / 1000.0)
+            for _ in range(size):
+                await peer.chunk(streams.text(self.word))
+        await peer.chunk(streams.closing(tokens))
+        await peer.end()
 
 
 def text(request: Received) -> str:
@@ -208,6 +231,19 @@ class Placing:
         body = {"model": model, "messages": [{"role": "user", "content": text}], **more}
         with self.client() as client:
             return client.ask("POST", "/v1/chat/completions", json.dumps(body).encode())
+
+    def message(self, text: str, **more: object) -> Any:
+        body = {"model": "gemma", "max_tokens": 99, "messages": [{"role": "user", "content": text}], **more}
+        with self.client() as client:
+            return client.ask("POST", "/v1/messages", json.dumps(body).encode())
+
+    def decisions(self) -> list[Any]:
+        """The decisions so far, newest first, as the proxy shows them."""
+        with self.client() as client:
+            shown = client.ask("GET", "/_dd/decisions", None).json
+        assert isinstance(shown, dict)
+        found: list[Any] = shown["decisions"]
+        return found
 
 
 @contextlib.contextmanager

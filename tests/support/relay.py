@@ -39,6 +39,7 @@ class FakeChoice:
     context: Context | None = field(default_factory=lambda: Context(12))
     unwilling: frozenset[int] = REFUSALS
     rename: tuple[tuple[str, ...], str] | None = None
+    by_arrival: bool = False
 
     @property
     def applied(self) -> bool:
@@ -57,6 +58,7 @@ class FakeChooser:
         self.setting = setting
         self.fail: Exception | None = None
         self.wait_s = 0.0
+        self.by_arrival = False
         self.seen: list[tuple[Route, list[Header], bytes | None]] = []
         self.outcomes: list[Outcome] = []
         self._changed = threading.Condition()
@@ -73,7 +75,10 @@ class FakeChooser:
             if body is not None and route.takes_fields
             else body or b""
         )
-        return FakeChoice(sent, body or b"", sent != (body or b""), self.upstream, self.setting)
+        changed = sent != (body or b"")
+        choice = FakeChoice(sent, body or b"", changed, self.upstream, self.setting)
+        choice.by_arrival = self.by_arrival
+        return choice
 
     def finish(self, choice: Any, outcome: Outcome) -> None:
         with self._changed:
