@@ -26,7 +26,6 @@ from adaptive_dd.core.domain import Status
 from adaptive_dd.core.ending import outcome_of
 from adaptive_dd.core.headers import (
     Header,
-    has_body,
     to_client,
     to_upstream,
     unknown_coding,
@@ -37,6 +36,7 @@ from adaptive_dd.core.headers import (
 from adaptive_dd.core.tap import Tap
 from adaptive_dd.core.wire import Route, error_body, route_of
 from adaptive_dd.httpd import EXTENSION, Spelled
+from adaptive_dd.incoming import ClientGoneError, Incoming
 from adaptive_dd.metrics import Metrics
 from adaptive_dd.seams import App, Change, Choice, Chooser, Receive, Scope, Send, View
 from adaptive_dd.upstream import DiedError, Reply, UnreachableError, UnsendableError, Upstream
@@ -163,15 +163,11 @@ async def _timed(chunks: AsyncIterator[bytes], tap: TimedTap) -> AsyncIterator[b
         tap.held(_now_ms() - tap.at_ms)
 
 
-class _ClientGoneError(Exception):
-    """The client left while its request was being read."""
-
-
 class _Exchange:
     def __init__(self, relay: Relay, scope: Scope, receive: Receive, send: Send) -> None:
         self.relay = relay
         self.scope = scope
-        self.receive = receive
+        self.incoming = Incoming(scope, receive)
         self.send = send
         self.route = route_of(scope["method"], scope["path"]) if relay.chooser is not None else None
         self.choice: Choice | None = None
@@ -183,7 +179,6 @@ class _Exchange:
         self.view = self._view()
         self.started = False
         self.ended = False
-        self.body_read = asyncio.Event()
 
     # --- the course of an exchange
 
@@ -191,11 +186,11 @@ class _Exchange:
         self.relay.metrics.inc("requests_total", generating="yes" if self.route else "no")
         try:
             content = await self._body()
-        except _ClientGoneError:
+        except ClientGoneError:
             self.relay.metrics.inc("client_gone_total")
             return
         work = asyncio.ensure_future(self._work(content))
-        watch = asyncio.ensure_future(self._client_leaves())
+        watch = asyncio.ensure_future(self.incoming.leaves())
         try:
             await asyncio.wait((work, watch), return_when=asyncio.FIRST_COMPLETED)
             if self.ended:
@@ -214,11 +209,6 @@ class _Exchange:
             self.relay.failed("relay", failure)
         if not self.ended:
             await self._break_off(ours=failure is not None)
-
-    async def _client_leaves(self) -> None:
-        await self.body_read.wait()
-        while (await self.receive())["type"] != "http.disconnect":
-            pass
 
     async def _work(self, content: bytes | AsyncIterator[bytes] | None) -> None:
         body = content if isinstance(content, bytes) else None
@@ -264,43 +254,11 @@ class _Exchange:
     async def _body(self) -> bytes | AsyncIterator[bytes] | None:
         """The body: bytes where it is to be read, a stream where not, None where there is none.
 
-        Raises _ClientGoneError when the client leaves while sending it.
+        Raises ClientGoneError when the client leaves while sending it.
         """
-        headers = self.scope["headers"]
-        if not has_body(headers):
-            self.body_read.set()
-            return b"" if self.route else None
-        length = value_of(headers, b"content-length")
-        limit = self.relay.body_limit_bytes
         wanted = self.route is not None and self.route.json_body
-        if not wanted or (length is not None and int(length) > limit):
-            return self._stream([])
-        parts: list[bytes] = []
-        size, more = 0, True
-        while more and size <= limit:
-            part, more = await self._next_part()
-            parts.append(part)
-            size += len(part)
-        if more:
-            return self._stream(parts)
-        self.body_read.set()
-        return b"".join(parts)
-
-    async def _next_part(self) -> tuple[bytes, bool]:
-        message = await self.receive()
-        if message["type"] == "http.disconnect":
-            raise _ClientGoneError
-        return message.get("body", b""), message.get("more_body", False)
-
-    async def _stream(self, parts: list[bytes]) -> AsyncIterator[bytes]:
-        for part in parts:
-            yield part
-        more = True
-        while more:
-            part, more = await self._next_part()
-            if part:
-                yield part
-        self.body_read.set()
+        content = await self.incoming.body(wanted=wanted, limit_bytes=self.relay.body_limit_bytes)
+        return b"" if content is None and self.route is not None else content
 
     def _view(self) -> View | None:
         """The view that concerns this request, None where the client sees things as they are."""
@@ -310,17 +268,8 @@ class _Exchange:
         return view if view.concerns(scope["method"], scope["path"]) else None
 
     def _target(self) -> bytes:
-        target = self._own_target()
+        target = self.incoming.target()
         return target if self.view is None else self.view.target_for(self.scope["method"], target)
-
-    def _own_target(self) -> bytes:
-        extension = self.scope.get("extensions", {}).get(EXTENSION)
-        if extension is not None and extension["raw_target"].startswith((b"/", b"*")):
-            target: bytes = extension["raw_target"]
-            return target
-        path: bytes = self.scope.get("raw_path") or self.scope["path"].encode()
-        query: bytes = self.scope["query_string"]
-        return path + b"?" + query if query else path
 
     async def _ask_upstream(self, content: bytes | AsyncIterator[bytes] | None) -> Reply | None:
         """The upstream's answer, None where we had to answer ourselves."""
@@ -341,7 +290,7 @@ class _Exchange:
         except UnsendableError:
             self.status = Status.ERROR
             await self.answer_ourselves(400, "this request cannot be passed on: it is not HTTP/1.1")
-        except _ClientGoneError:
+        except ClientGoneError:
             self.status = Status.CLIENT_GONE
         return None
 

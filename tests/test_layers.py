@@ -79,6 +79,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("replicas",),
     ("router",),
     ("chooser", "watch", "seams", "tend"),
+    ("incoming",),
     ("calibration_target",),
     (
         "proxy",
