@@ -26,7 +26,7 @@ from adaptive_dd.chooser import Choice, Chooser
 from adaptive_dd.config import Config
 from adaptive_dd.core.context import SamplingDefaults
 from adaptive_dd.core.controller import cap_of
-from adaptive_dd.core.domain import Deployment, Frontier, Mode, Outcome, ServerFacts, Status
+from adaptive_dd.core.domain import SERVER, Deployment, Frontier, Mode, Outcome, ServerFacts, Status
 from adaptive_dd.core.identity import Identity
 from adaptive_dd.core.wire import Route
 from adaptive_dd.counting import Counter
@@ -134,15 +134,22 @@ class _Warned:
                 self._say(
                     f"the frontier was measured on {name} {measured!r}, this server runs {met!r}: calibrate again"
                 )
-        self._compare_depths()
+        self._compare_settings()
 
-    def _compare_depths(self) -> None:
+    def _compare_settings(self) -> None:
         cap = cap_of(self._engine.state)
         deepest = max((row.setting.n_max or 0 for row in self._frontier.rows), default=0)
         if cap is not None and deepest > cap:
             self._say(
                 f"the frontier has settings down to n{deepest}, but nothing deeper than n{cap} is sent "
                 f"(the launch value, or --cap): give --cap {deepest} to allow them"
+            )
+        base, launched = self._frontier.baseline, self._engine.state.facts.cap
+        stands_in = self._engine.state.settings.baseline == SERVER and base != SERVER
+        if stands_in and launched is not None and base.n_max != launched:
+            self._say(
+                f"the frontier was measured against {base}, this server drafts up to {launched} by itself: where nothing "
+                f"beat {base} requests go out as they came; give --baseline {base} to play it there"
             )
 
     def _say(self, note: str) -> None:
@@ -155,7 +162,7 @@ class _Warned:
         if self._found is not None:
             self._found = (self._found[0], facts)
         self._engine.found(self._actuator.facts(facts))
-        self._compare_depths()
+        self._compare_settings()
 
 
 def frontier_for(config: Config) -> Frontier:

@@ -6,7 +6,18 @@ from typing import Any
 
 import pytest
 
-from adaptive_dd.core.domain import Deployment, Frontier, FrontierRow, ServerFacts, Setting
+from adaptive_dd.actuator import Fields
+from adaptive_dd.core.domain import (
+    SERVER,
+    Deployment,
+    Frontier,
+    FrontierRow,
+    Listens,
+    PolicySettings,
+    ServerFacts,
+    Setting,
+)
+from adaptive_dd.engine import Engine, MemoryJournal
 from adaptive_dd.serve import _Warned
 
 
@@ -24,7 +35,7 @@ class _AsItIs:
 
 
 class _ByNameOnly(_Warned):
-    def _compare_depths(self) -> None:
+    def _compare_settings(self) -> None:
         pass  # needs a whole engine, and is tested with one
 
 
@@ -56,3 +67,24 @@ def test_another_build_or_model_is_warned_of_by_name() -> None:
     assert (
         "measured on model 'b.gguf', this server runs 'a.gguf'" in notes_on("x/b.gguf", "b9101", met=MET)[0]
     )
+
+
+@pytest.mark.parametrize(
+    ("against", "launched", "baseline", "warned"),
+    [
+        (Setting(2, 0.0), 16, SERVER, True),
+        (Setting(2, 0.0), 2, SERVER, False),
+        (Setting(2, 0.0), None, SERVER, False),
+        (SERVER, 16, SERVER, False),
+        (Setting(2, 0.0), 16, Setting(2, 0.0), False),
+    ],
+)
+def test_a_frontier_measured_against_something_else_than_the_launch_values_is_warned_of(
+    against: Setting, launched: int | None, baseline: Setting, warned: bool
+) -> None:
+    frontier, notes = Frontier((FrontierRow(100, Setting(2), 1.0),), against), list[str]()
+    settings = PolicySettings(baseline=baseline)
+    engine = Engine(MemoryJournal(), MET, settings=settings, frontier=frontier)
+    parts: Any = (engine, frontier, notes, Fields(None))  # type: ignore[arg-type]
+    _Warned(*parts).deploy(MET, ServerFacts(Listens.HONOURS, cap=launched))
+    assert any("give --baseline n2,p0.0 to play it there" in note for note in notes) is warned
