@@ -148,8 +148,8 @@ class _Warned:
         stands_in = self._engine.state.settings.baseline == SERVER and base != SERVER
         if stands_in and launched is not None and base.n_max != launched:
             self._say(
-                f"the frontier was measured against {base}, this server drafts up to {launched} by itself: where nothing "
-                f"beat {base} requests go out as they came; give --baseline {base} to play it there"
+                f"the frontier was measured against {base}, this server drafts up to {launched} by itself: where "
+                f"nothing beat {base} requests go out as they came; give --baseline {base} to play it there"
             )
 
     def _say(self, note: str) -> None:
