@@ -7,7 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.real import END, FIXED, Policy, Run, as_markdown, interval, play, write_into
+from tests.benchmarks.real import (
+    END,
+    FIXED,
+    Policy,
+    Run,
+    as_markdown,
+    as_medians,
+    as_policies,
+    interval,
+    play,
+    write_into,
+)
 from tests.benchmarks.real_workload import CONTEXTS, KINDS, Request, workload
 from tests.fake_llama import FakeLlama
 from tests.real.servers import RealServer
@@ -27,6 +38,10 @@ def test_every_policy_plays_every_request_and_the_report_names_them_all(tmp_path
     assert all(policy.decode_ms.keys() == set(range(10)) for policy in run.policies)
     text = as_markdown(run, "a frontier")
     assert all(f"| {name} |" in text for name in names)
+    assert list(run.learned) == names[len(FIXED) :]
+    learned = as_policies(run)
+    assert all(cell["cell"] in learned for cell in run.learned["adaptive from nothing"])
+    assert "static" not in learned
     stamps = [body.get("speculative.n_max") for body in fake.bodies]
     # One fixed policy forbids drafting; the static frontier sends its row on every request.
     assert stamps.count(0) >= 10
@@ -63,6 +78,14 @@ def test_an_interval_holds_the_ratio_and_is_exact_where_the_ratio_is() -> None:
 def test_the_best_fixed_policy_is_found_in_hindsight() -> None:
     run = Run([played("fixed server", 100.0), played("fixed n0", 60.0)], SESSIONS, 24, 60.0)
     assert "**fixed n0**" in as_markdown(run, "none")
+
+
+def test_the_middle_answer_tells_what_one_long_stop_hides() -> None:
+    stopped = played("fixed n0", 1000.0)
+    stopped.decode_ms[3] = 90_000.0
+    text = as_medians(Run([stopped], SESSIONS, 24, 60.0))
+    assert "| fixed n0 | 2.00 |" in text
+    assert "code (of 20)" in text
 
 
 def test_a_report_replaces_the_one_before(tmp_path: Path) -> None:

@@ -16,12 +16,14 @@ import os
 import platform
 import random
 import signal
+import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from adaptive_dd.core.domain import SERVER, Setting, parse_setting
 from adaptive_dd.core.splice import setting_fields
@@ -59,12 +61,13 @@ class Policy:
 
 @dataclass(frozen=True)
 class Run:
-    """What was played: all policies on the same sessions."""
+    """What was played: all policies on the same sessions. learned: by policy, the cells that its proxy ended with."""
 
     policies: Sequence[Policy]
     sessions: Sequence[Sequence[Request]]
     tokens: int
     seconds: float
+    learned: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
 
 
 @contextlib.contextmanager
@@ -113,16 +116,21 @@ def play(
             if time.monotonic() - began_s > 60 * minutes:
                 print("time is up", flush=True)
                 break
-        run = Run(made, played, tokens, time.monotonic() - began_s)
-        report_learned(made)
-        return run
+        lasted_s = time.monotonic() - began_s
+        learned = {one.name: one.proxy.own("state")["cells"] for one in made if one.proxy is not None}
+        return Run(made, played, tokens, lasted_s, learned)
 
 
-def report_learned(made: Sequence[Policy]) -> None:
-    """Print what each proxy learned, as `inspect` shows it."""
-    for policy in made:
-        if policy.proxy is not None:
-            print(f"\n== {policy.name}\n{json.dumps(policy.proxy.own('state'), indent=1)[:6000]}", flush=True)
+def as_policies(run: Run) -> str:
+    """What each proxy that learns plays in the end, and at what price."""
+    lines = ["| policy | cell | plays | standing | ms/token | the baseline's | answers |", "|" + "---|" * 7]
+    for name, cells in run.learned.items():
+        for cell in cells if name.startswith("adaptive") else ():
+            prices = [cell[key] for key in ("ms_per_token", "baseline_ms_per_token")]
+            told = ["-" if ms is None else f"{ms:.0f}" for ms in prices]
+            shown = [name, cell["cell"], cell["setting"], cell["status"], *told]
+            lines.append("| " + " | ".join([*shown, f"{cell['evidence']:.0f}"]) + " |")
+    return "\n".join(lines) + "\n"
 
 
 def total_s(policy: Policy, requests: Sequence[Request]) -> float:
@@ -180,6 +188,20 @@ def as_markdown(run: Run, frontier: str) -> str:
             f"{policy.accepted / policy.drafted:.2f}" if policy.drafted else "-",
         ]
         lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def as_medians(run: Run) -> str:
+    """The middle answer of each kind: what totals hide where a shared machine stops for a minute."""
+    everything = [request for session in run.sessions for request in session]
+    kinds = sorted({request.kind for request in everything})
+    head = " | ".join(f"{kind} (of {sum(r.kind == kind for r in everything)})" for kind in kinds)
+    lines = [f"| median s of an answer | {head} |", "|---|" + "---|" * len(kinds)]
+    for policy in run.policies:
+        times = [
+            [policy.decode_ms[r.number] / 1000.0 for r in everything if r.kind == kind] for kind in kinds
+        ]
+        lines.append(f"| {policy.name} | " + " | ".join(f"{statistics.median(t):.2f}" for t in times) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -241,7 +263,7 @@ def main() -> None:
             minutes=told.minutes,
             skipped=told.skip,
         )
-    text = as_markdown(run, named)
+    text = "\n".join((as_markdown(run, named), as_medians(run), as_policies(run)))
     print("\n" + text)
     if told.raw:
         told.raw.write_text(json.dumps({policy.name: policy.decode_ms for policy in run.policies}))
