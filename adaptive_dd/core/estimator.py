@@ -499,9 +499,7 @@ def _learn_time(learned: Learned, answer: Answer, reading: Reading, trust: float
     # One answer is believed only so far; the line hears it without what the whole machine explains. (Not without the
     # arm's residual: where one arm alone is played, line and residual would then chase each other.)
     ms = reading.seen.cycle_ms * math.exp(error - reading.time_error - common - apart.get(name, 0.0))
-    on_line = weight * (
-        UNTOLD if answer.inferred and answer.arm.setting.p_min != 0.0 and answer.arm.depth else 1.0
-    )
+    on_line = weight * (UNTOLD if _untold(answer) else 1.0)
     seen, prior = Cycle(reading.seen.drawn, ms, on_line), shape_coef(learned, load)
     sd = NODE_SD if shape.fit.by_arm else SHAPE_SD
     fit = fitted(node.fit, name, seen, keep=NODE_KEEP, prior=prior, sd=sd)
@@ -532,6 +530,11 @@ def _learn_time(learned: Learned, answer: Answer, reading: Reading, trust: float
         unsure,
         apart,
     )
+
+
+def _untold(answer: Answer) -> bool:
+    """Whether nobody said how much was drafted: a p_min ended drafts, or the server's own may have."""
+    return answer.inferred and answer.arm.depth > 0.0 and answer.arm.setting.p_min != 0.0
 
 
 def _shape_prior(learned: Learned, load: int) -> Vector:
