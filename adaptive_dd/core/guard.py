@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 
 from adaptive_dd.core.acceptance import Weights
 from adaptive_dd.core.domain import Cell
-from adaptive_dd.core.estimator import Reading, Tally, node_of
+from adaptive_dd.core.estimator import NOTHING, Reading, Tally, node_of
 from adaptive_dd.core.regression import Vector, line
 from adaptive_dd.core.trials import Trial
 
@@ -135,6 +135,7 @@ class Guard:
     recent           running mean of other arms' cycle time errors (log): how large a surprise is
     alarm            a surprise that is not explained yet, or None
     calm             number until which no further surprise is raised
+    usual            mean of what the baseline needs for an answer (ms)
     """
 
     total: Account = EMPTY
@@ -149,6 +150,7 @@ class Guard:
     recent: float = 0.0
     alarm: Alarm | None = None
     calm: int = 0
+    usual: Tally = NOTHING
 
 
 # --- alarms --------------------------------------------------------------------------------------------------
@@ -204,8 +206,9 @@ def priced(
     One slow answer may be a hiccup, and believing it would make every other arm look cheap: a rise beyond the usual
     counts when the next ones show it too. A fall counts at once. sd: of a familiar arm's cycle time (log).
 
-    Where the baseline turns out faster than its price, half of the difference on everything booked since it was last
-    heard is taken back: the price fell somewhere in between.
+    Where the baseline turns out faster than its price, the difference on everything booked since it was last heard is
+    taken back: half of what may have crept in, for the price fell somewhere in between, and all of a sudden fall, which
+    may have come right after the last time.
     """
     price, weight, drawn = kept.prices.get(node), reading.seen.weight, reading.seen.drawn
     if price is None:
@@ -236,7 +239,7 @@ def priced(
         rises=price.rises + 1 if unbelieved else 0,
         noise=price.noise.moved(noise - price.noise.mean, weight, lean=0.0, cap=20.0),
     )
-    back = Account(saved_ms=0.5 * min(0.0, error + sudden) * kept.since_ms)
+    back = Account(saved_ms=(0.5 * min(0.0, error) + sudden) * kept.since_ms)
     kept = replace(
         kept,
         prices={**kept.prices, node: after},
@@ -253,13 +256,16 @@ def priced(
 # Share of c0 that trials may spend: the last one may cost more than was reckoned. It is lent with the baseline's first
 # answers, because a worst case in a machine that was hardly heard is a guess.
 LENT, HEARD = 0.5, 6.0
+# Share of a usual answer's time by which one answer may exceed its worst case. What the rest of c0 does not cover of
+# that is kept back: where answers take a minute, c0 is no reserve.
+MISJUDGED = 0.7
 
 
 def headroom_ms(kept: Guard, *, alpha: float, c0_ms: float, quantile: float) -> float:
-    """What may still be lost: B - slack - reserved + alpha Ref + c0."""
+    """What may still be lost: B - slack - reserved + alpha Ref + what is lent of c0, less what is kept back."""
     total, heard = kept.total, sum([price.weight for price in kept.prices.values()])
     lent_ms = LENT * c0_ms * min(1.0, heard / HEARD)
-    reserved_ms = sum(kept.reserved.values())
+    reserved_ms = sum(kept.reserved.values()) + max(0.0, MISJUDGED * kept.usual.mean - (1.0 - LENT) * c0_ms)
     return total.saved_ms - total.slack_ms(quantile) - reserved_ms + alpha * total.ref_ms + lent_ms
 
 

@@ -25,6 +25,8 @@ SAVING_NOISE = 0.05
 MODEL_DOUBT = 0.4
 # An answer is credited for no more than this many times the kind's mean answer.
 LONGEST_CREDITED = 20.0
+# Answers over which the usual time of one is remembered.
+USUAL_ANSWERS = 50.0
 # Gain on residuals after an alarm was explained; none before.
 ALARMED = 3.0
 # Shift of all of the baseline's prices (log) beyond which no plan is what it was.
@@ -167,7 +169,12 @@ def _credited(state: State, kind: str, tokens: int) -> float:
 
 def _booked(kept: Guard, bucket: int, entry: Account) -> Guard:
     account = kept.buckets.get(bucket, guard.EMPTY)
-    return replace(kept, total=kept.total.plus(entry), buckets={**kept.buckets, bucket: account.plus(entry)})
+    return replace(
+        kept,
+        total=kept.total.plus(entry),
+        buckets={**kept.buckets, bucket: account.plus(entry)},
+        usual=kept.usual.moved(entry.ref_ms - kept.usual.mean, 1.0, lean=0.0, cap=USUAL_ANSWERS),
+    )
 
 
 def _still_true(state: State, kept: Guard, cell: Cell) -> Mapping[Cell, tuple[Plan | None, ...]]:

@@ -7,7 +7,7 @@ import pytest
 
 from adaptive_dd.core import guard
 from adaptive_dd.core.acceptance import LEVELS
-from adaptive_dd.core.estimator import Reading
+from adaptive_dd.core.estimator import Reading, Tally
 from adaptive_dd.core.guard import Account, Guard, Price
 from adaptive_dd.core.regression import Cycle
 
@@ -59,10 +59,12 @@ def test_only_what_the_baseline_shows_too_is_the_whole_machines(error: float, sh
     assert after.alarm is None
 
 
-def test_a_baseline_that_turns_out_faster_takes_back_half_of_what_was_booked_since() -> None:
+def test_a_baseline_that_turns_out_faster_takes_back_half_of_what_crept_and_all_of_what_fell() -> None:
     kept = replace(priced(Guard(), 14.0), since_ms=1000.0)
-    after = priced(kept, 14.0 * math.exp(-0.2), number=9)
-    assert after.total.saved_ms == pytest.approx(-100.0)
+    assert priced(kept, 14.0 * math.exp(-0.06), number=9).total.saved_ms == pytest.approx(-30.0)
+    usual = 3.0 * 0.03
+    fell = priced(kept, 14.0 * math.exp(-0.2), number=9)
+    assert fell.total.saved_ms == pytest.approx(-1000.0 * (0.5 * usual + (0.2 - usual)))
     assert priced(kept, 14.0 * math.exp(0.2), number=9).total.saved_ms == 0.0
 
 
@@ -73,6 +75,16 @@ def test_headroom_is_savings_less_slack_and_reserves_plus_what_may_be_lost() -> 
     assert guard.headroom_ms(kept, alpha=0.01, c0_ms=1000.0, quantile=1.6) == pytest.approx(325.0 + lent)
     lost = replace(kept, total=Account(saved_ms=-300.0, ref_ms=10_000.0))
     assert guard.headroom_ms(lost, alpha=0.01, c0_ms=1000.0, quantile=1.6) == pytest.approx(-275.0 + lent)
+
+
+def test_where_answers_take_long_one_misjudged_answer_is_kept_back() -> None:
+    def room(usual_ms: float) -> float:
+        kept = Guard(total=Account(saved_ms=9000.0), usual=Tally(usual_ms, 9.0))
+        return guard.headroom_ms(kept, alpha=0.0, c0_ms=1000.0, quantile=1.6)
+
+    covered = (1.0 - guard.LENT) * 1000.0
+    assert room(0.0) == room(covered / guard.MISJUDGED) == 9000.0, "the rest of c0 is enough for short ones"
+    assert room(10_000.0) == pytest.approx(9000.0 - guard.MISJUDGED * 10_000.0 + covered)
 
 
 def test_c0_is_lent_with_the_first_answers_of_the_baseline_and_never_whole() -> None:
