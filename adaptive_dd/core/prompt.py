@@ -118,6 +118,8 @@ def _part_text(part: object, reading: _Reading) -> str:
     if not isinstance(part, dict):
         return part if isinstance(part, str) else _dumped(part)
     kind = part.get("type")
+    if not isinstance(kind, str):
+        kind = None  # what is no name is none of those below, and may not even be hashable
     if kind in _MEDIA_PARTS:
         reading.multimodal = True
         return ""

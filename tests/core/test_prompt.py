@@ -190,6 +190,12 @@ def test_no_request_is_too_odd_to_be_read(endpoint: str, request_: dict[str, Any
     assert 0 <= prompt.live_bytes <= prompt.soft_bytes
 
 
+@pytest.mark.parametrize("kind", [[], {}, 5, None, True])
+def test_a_part_whose_type_is_no_name_is_read_as_it_stands(kind: object) -> None:
+    prompt = read_prompt("messages", {"messages": [], "system": {"type": kind, "text": "words"}})
+    assert b"words" in prompt.content
+
+
 def test_half_a_surrogate_does_not_stop_the_reading() -> None:
     assert read_prompt("chat", json.loads('{"messages":[{"role":"user","content":"\\ud800"}]}')) != NO_PROMPT
 
