@@ -204,6 +204,7 @@ def test_metrics_and_the_journal_mark_what_was_told_by_arrival(
     with placing(servers, tmp_path, arm=["off={off}", "n4={n4}"], mode="static", frontier="0:n4") as world:
         world.message(TALK, stream=True)
         world.chat(TALK)
+        world.settled()
         metrics = world.proxy.metrics
         assert metrics.value("samples_by_arrival_total") == 1
         assert metrics.value("drafted_tokens_total") == 40, "the chat's alone"

@@ -235,10 +235,18 @@ class Placing:
     def message(self, text: str, **more: object) -> Any:
         body = {"model": "gemma", "max_tokens": 99, "messages": [{"role": "user", "content": text}], **more}
         with self.client() as client:
-            return client.ask("POST", "/v1/messages", json.dumps(body).encode())
+            answer = client.ask("POST", "/v1/messages", json.dumps(body).encode())
+        self.settled()
+        return answer
+
+    def settled(self) -> None:
+        """Wait until every answer is recorded: a client has its last byte a moment before that."""
+        self.until(lambda: self.proxy.engine.in_flight == 0)
+        self.run(asyncio.sleep(0))
 
     def decisions(self) -> list[Any]:
         """The decisions so far, newest first, as the proxy shows them."""
+        self.settled()
         with self.client() as client:
             shown = client.ask("GET", "/_dd/decisions", None).json
         assert isinstance(shown, dict)
