@@ -239,14 +239,13 @@ class _Exchange:
         choice, resent = self.choice, None
         if self.resent is not None:
             resent = Status.MOVED if self.resent.applied else Status.REFUSED
-        outcome = outcome_of(
-            self.status,
-            self.tap,
-            choice.arm,
-            http_status=self.http_status,
-            resent=resent,
-            alone=choice.context is not None and choice.context.in_flight == 1,
-        )
+        told = partial(outcome_of, self.status, arm=choice.arm, http_status=self.http_status, resent=resent)
+        alone = choice.context is not None and choice.context.in_flight == 1
+        try:
+            outcome = told(self.tap, alone=alone)
+        except Exception as error:  # or the request would count as on its way for ever
+            self.relay.failed("outcome", error)
+            outcome = told(None)
         self.relay.chooser.finish(choice, outcome)
 
     # --- the request
@@ -359,7 +358,7 @@ class _Exchange:
 
     def _judge(self, reply: Reply) -> None:
         if self.tap is not None:
-            self.tap.end()
+            self._listen(self.tap.end)
         failed = reply.status >= 400 or (self.tap is not None and self.tap.error)
         self.status = Status.ERROR if failed else Status.OK
 
@@ -375,7 +374,15 @@ class _Exchange:
         """The client first, then the tap."""
         await self.send({"type": "http.response.body", "body": chunk, "more_body": True})
         if self.tap is not None:
-            self.tap.feed(chunk)
+            self._listen(self.tap.feed, chunk)
+
+    def _listen(self, hear: Callable[..., None], *chunk: bytes) -> None:
+        """Let the tap hear something. What goes wrong there costs us a sample, and no client its answer."""
+        try:
+            hear(*chunk)
+        except Exception as error:
+            self.tap = None
+            self.relay.failed("tap", error)
 
     async def _start(self, status: int, headers: list[Header]) -> None:
         self.started = True
@@ -412,7 +419,7 @@ class _Exchange:
             body = _through(changes, held, last=True) if whole else held
             await self._start(status, with_length(headers, len(held), len(body)) if whole else headers)
             if self.tap is not None:
-                self.tap.feed(held)
+                self._listen(self.tap.feed, held)
             await self.send({"type": "http.response.body", "body": body, "more_body": True})
             await self._pass_all(chunks)
             return
@@ -420,7 +427,7 @@ class _Exchange:
         try:
             async for chunk in chunks:
                 if self.tap is not None:
-                    self.tap.feed(chunk)
+                    self._listen(self.tap.feed, chunk)
                 await self._send_some(_through(changes, chunk))
         except DiedError:  # what was held back for a change has come, and is the client's
             await self._send_some(_through(changes, b"", last=True))

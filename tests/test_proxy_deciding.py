@@ -9,6 +9,7 @@ import time
 import pytest
 
 from adaptive_dd.core.domain import REJECTIONS, SERVER, Outcome, Setting, Status
+from adaptive_dd.core.tap import Tap
 from tests.fake_upstream import (
     DONE,
     STREAM,
@@ -235,6 +236,24 @@ def test_when_the_relay_itself_fails_the_client_gets_a_502_and_no_broken_connect
         world.chooser.choose = nonsense  # type: ignore[method-assign, assignment]
         assert client.ask().status == 502
         assert world.metrics.value("own_failures_total", where="relay") == 1
+
+
+@pytest.mark.parametrize("broken", ["feed", "end", "result"])
+@pytest.mark.parametrize("annotated", [False, True])
+def test_when_listening_to_an_answer_fails_the_client_has_it_all_and_the_decision_ends(
+    monkeypatch: pytest.MonkeyPatch, broken: str, annotated: bool
+) -> None:
+    def fails(*_: object) -> None:
+        raise ValueError("our own fault")
+
+    monkeypatch.setattr(Tap, broken, fails)
+    with serving(setting=Setting(4), annotate=annotated) as world:
+        got = ask(world.port, "POST", CHAT, BODY)
+        assert got.complete
+        assert got.body.startswith(STREAM[:40])
+        assert world.chooser.outcome().status is Status.NO_TIMINGS
+        where = "outcome" if broken == "result" else "tap"
+        assert world.metrics.value("own_failures_total", where=where) == 1
 
 
 # --- what timings say ----------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from adaptive_dd.core import estimator, learning, policy
 from adaptive_dd.core.cost import ANSWER_TOKENS, stays, switch_ms
-from adaptive_dd.core.domain import SERVER, Cell, Context, Decision, Listens, Mode, Setting
+from adaptive_dd.core.domain import SERVER, Cell, Context, Decision, Listens, Mode, Setting, Status
 from adaptive_dd.core.events import (
     Abandoned,
     Began,
@@ -264,8 +264,8 @@ def _observed(state: State, event: Observed) -> State:
     state = _closed(state, event.number)
     if state.frozen or state.settings.mode in (Mode.OFF, Mode.FROZEN):
         return state
-    if event.outcome.inferred and event.outcome.timings is None:
-        return _charged(state, kept_back)  # nobody can tell what the trial cost: no more than this
+    if event.outcome.timings is None and event.outcome.status in (Status.REJECTED, Status.NO_TIMINGS):
+        return _charged(state, kept_back)  # nobody can tell what a trial cost: no more than this
     return learning.observed(state, decided, event.outcome)
 
 

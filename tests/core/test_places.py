@@ -25,7 +25,7 @@ from adaptive_dd.core.domain import (
     Status,
     Timings,
 )
-from adaptive_dd.core.events import Began, Charged, Decided, FactsFound, FreezeSet, Observed
+from adaptive_dd.core.events import Abandoned, Began, Charged, Decided, FactsFound, FreezeSet, Observed
 from adaptive_dd.core.rng import rng_for
 from adaptive_dd.core.scenarios import scenario
 
@@ -124,7 +124,17 @@ def test_time_that_no_answer_shows_is_charged_and_survives_the_journal() -> None
     assert controller.apply(frozen, event) == frozen
 
 
-def test_a_trial_whose_answer_tells_nothing_is_charged_at_its_worst_case() -> None:
+TELLING_NOTHING = (
+    Outcome(Status.REJECTED, rejected="held-back", inferred=True),
+    Outcome(
+        Status.REJECTED, rejected="missing"
+    ),  # or one whose timings are never true would be tried for ever
+    Outcome(Status.NO_TIMINGS),
+)
+
+
+@pytest.mark.parametrize("outcome", TELLING_NOTHING, ids=str)
+def test_a_trial_whose_answer_tells_nothing_is_charged_at_its_worst_case(outcome: Outcome) -> None:
     cheap = talk(conversation="new", prompt_ms_per_token=0.01)
     state = state_of()
     for number in range(1, 11):
@@ -134,15 +144,23 @@ def test_a_trial_whose_answer_tells_nothing_is_charged_at_its_worst_case() -> No
     waiting = controller.apply(state, Decided(0.0, 11, cheap, trial, 0.0))
     worst = waiting.guard.reserved[11]
     assert worst > 0.0
-    held_back = Outcome(Status.REJECTED, rejected="held-back", inferred=True)
-    after = controller.apply(waiting, Observed(0.0, 11, held_back))
+    after = controller.apply(waiting, Observed(0.0, 11, outcome))
     assert after.headroom_ms == pytest.approx(state.headroom_ms - worst)
     assert after.guard.total.saved_ms == pytest.approx(state.guard.total.saved_ms - worst)
     assert not after.guard.reserved
-    untrue = controller.apply(waiting, Observed(0.0, 11, Outcome(Status.REJECTED, rejected="missing")))
-    assert untrue.headroom_ms == pytest.approx(state.headroom_ms)
     frozen = controller.apply(waiting, FreezeSet(0.0, True))
-    assert controller.apply(frozen, Observed(0.0, 11, held_back)).guard.total == state.guard.total
+    assert controller.apply(frozen, Observed(0.0, 11, outcome)).guard.total == state.guard.total
+
+
+def test_a_trial_that_another_place_served_or_a_client_left_is_not_charged() -> None:
+    state = state_of()
+    for number in range(1, 11):
+        state = play(state, number, talk(conversation=f"c{number}", prompt_ms_per_token=0.01), 2.0)
+    cheap = talk(conversation="new", prompt_ms_per_token=0.01)
+    trial = controller.decide(state, cheap, rng_for(0, 11))
+    waiting = controller.apply(state, Decided(0.0, 11, cheap, trial, 0.0))
+    for ended in (Observed(0.0, 11, Outcome(Status.MOVED)), Abandoned(0.0, 11, "client-gone")):
+        assert controller.apply(waiting, ended).headroom_ms == pytest.approx(state.headroom_ms)
 
 
 def test_a_price_that_nobody_knows_yet_is_not_found_out_by_moving_a_long_conversation() -> None:
