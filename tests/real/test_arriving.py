@@ -72,16 +72,6 @@ def asked(url: str, route: str, text: str, *, stream: bool = True) -> bytes:
     return found
 
 
-def newest(proxy: RealProxy) -> dict[str, Any]:
-    """The latest decision, once it has ended: the client has the last byte a moment before that."""
-    found: dict[str, Any] = {"status": "running"}
-    for _ in range(100):
-        if found["status"] != "running":
-            break
-        found = proxy.own("decisions?last=1")["decisions"][0]
-    return found
-
-
 @contextlib.contextmanager
 def replicas(
     garage: Garage, build: str, folder: Path, played: Setting
@@ -111,7 +101,7 @@ def test_a_stream_without_timings_is_told_by_its_arrivals_as_the_servers_own_log
         for text in TOPICS:
             before = len(server.log.read_text(errors="replace"))
             asked(proxy.url, route, text)
-            row, truth = newest(proxy), logged(server.log, before)
+            row, truth = proxy.newest(), logged(server.log, before)
             found = (row, truth)
             assert row["setting"] == setting
             assert (row["status"], row["inferred"]) == ("ok", not with_timings), found
@@ -128,5 +118,5 @@ def test_a_stream_without_timings_is_told_by_its_arrivals_as_the_servers_own_log
 def test_an_unstreamed_message_is_acted_on_and_not_learned_from(garage: Garage, tmp_path: Path) -> None:
     with replicas(garage, "b9101", tmp_path, Setting(4, 0.0)) as (proxy, _):
         asked(proxy.url, "/v1/messages", TOPICS[0], stream=False)
-        row = newest(proxy)
+        row = proxy.newest()
     assert (row["setting"], row["status"], row["inferred"]) == ("n4,p0.0", "no-timings", False)

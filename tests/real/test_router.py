@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -203,6 +204,18 @@ def test_routes_that_drop_fields_are_acted_on(
     assert (said.headers["x-dd-setting"], said.headers["x-dd-applied"]) == ("n8", "true"), said.headers
     assert _last_task(router, "gemma@n8") != before
     assert b"gemma@" not in said.body
+
+
+def test_streamed_messages_are_told_by_when_their_tokens_arrive(static: RealProxy) -> None:
+    for _ in range(3):
+        messages = [{"role": "user", "content": prompt("n8", numbers=8)}]
+        body = {"model": "gemma", "stream": True, "max_tokens": 40, "temperature": 0, "messages": messages}
+        said = ask(static.url, "/v1/messages", body)
+        [tokens] = re.findall(rb'"message_delta".*"output_tokens":(\d+)', said.body)
+        row = static.newest()
+        assert (row["setting"], row["status"], row["inferred"]) == ("n8", "ok", True), row
+        assert row["predicted_n"] == int(tokens)
+        assert row["draft_n_accepted"] <= 8 * (row["predicted_n"] - 1 - row["draft_n_accepted"])
 
 
 def _last_task(router: Router, alias: str) -> object:
