@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from adaptive_dd.core.arrivals import TimedTap
+
 
 def named(kind: str, **members: Any) -> bytes:
     return f"event: {kind}\ndata: {json.dumps({'type': kind, **members})}\n\n".encode()
@@ -55,3 +57,13 @@ def message(tokens: int, **usage: object) -> bytes:
 def response(tokens: int, **more: Any) -> bytes:
     """A whole response, each token an event."""
     return created() + piece() * tokens + completed(tokens, **more)
+
+
+def tapped(*chunks: tuple[float, bytes], sent_ms: float = 0.0) -> TimedTap:
+    """The tap after chunks that were read at these times, in ms."""
+    tap = TimedTap(sent_ms)
+    for at_ms, chunk in chunks:
+        tap.at_ms = at_ms
+        tap.feed(chunk)
+    tap.end()
+    return tap

@@ -18,7 +18,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adaptive_dd.core.arena import ControllerPolicy, run
-from adaptive_dd.core.arrivals import TimedTap
 from adaptive_dd.core.context import features_of
 from adaptive_dd.core.domain import OFF, SERVER, Setting, Timings, parse_setting
 from adaptive_dd.core.inferred import inferred
@@ -28,6 +27,7 @@ from adaptive_dd.core.wire import parse_timings, setting_fields
 from adaptive_dd.httpd import bind, server_for
 from adaptive_dd.simserver import sim_app
 from adaptive_dd.simulated import Faults, Served, SimServer, arm_of, bursts, client_request, count, rendered
+from tests.streams import tapped
 from tests.support.process import serve_process
 
 ENDLESS = {"prompt": "one two three", "n_predict": 40, "ignore_eos": True, "temperature": 0.0}
@@ -276,15 +276,6 @@ NAMED = {
 }
 
 
-def tapped(chunks: list[tuple[float, bytes]]) -> TimedTap:
-    tap = TimedTap(0.0)
-    for at_ms, chunk in chunks:
-        tap.at_ms = at_ms
-        tap.feed(chunk)
-    tap.end()
-    return tap
-
-
 @pytest.mark.parametrize("path", NAMED)
 def test_named_events_bring_every_token_its_own_and_no_timings(
     sim: tuple[SimServer, httpx2.Client], path: str
@@ -294,7 +285,7 @@ def test_named_events_bring_every_token_its_own_and_no_timings(
     streamed = client.post(path, json={**NAMED[path], "stream": True})
     assert "timings" not in whole
     assert "timings" not in streamed.text
-    found = tapped([(1.0, streamed.content)]).arrivals()
+    found = tapped((1.0, streamed.content)).arrivals()
     assert found is not None
     usage = whole["usage"]
     cached = usage.get("cache_read_input_tokens", usage.get("input_tokens_details", {}).get("cached_tokens"))
@@ -340,7 +331,7 @@ def test_at_its_pace_a_stream_tells_by_its_arrivals_what_its_timings_would_have_
     ):
         for chunk in got.iter_raw():
             chunks.append((1000.0 * time.monotonic(), chunk))
-    found = tapped(chunks).arrivals()
+    found = tapped(*chunks).arrivals()
     assert found is not None
     served = server.served[0]
     told = inferred(found, parse_setting(served.played))

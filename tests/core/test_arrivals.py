@@ -21,18 +21,9 @@ from tests.streams import (
     opening,
     piece,
     response,
+    tapped,
     text,
 )
-
-
-def timed(*chunks: tuple[float, bytes], sent_ms: float = 0.0) -> TimedTap:
-    """The tap after chunks that were read at these times."""
-    tap = TimedTap(sent_ms)
-    for at_ms, chunk in chunks:
-        tap.at_ms = at_ms
-        tap.feed(chunk)
-    tap.end()
-    return tap
 
 
 def noted(tap: TimedTap) -> Arrivals:
@@ -55,7 +46,7 @@ WANTED = (4, 5, 21, 4)
 def test_every_cut_position_and_every_line_ending_give_the_same_counts(route: str, ending: bytes) -> None:
     stream = STREAMS[route].replace(b"\n", ending)
     for cut in range(len(stream) + 1):
-        found = noted(timed((1.0, stream[:cut]), (2.0, stream[cut:])))
+        found = noted(tapped((1.0, stream[:cut]), (2.0, stream[cut:])))
         assert counts_of(found) == WANTED, cut
         assert set(found.times) <= {1.0, 2.0}
 
@@ -67,7 +58,7 @@ def test_each_event_has_the_time_of_the_chunk_that_completed_it(data: st.DataObj
     stream = STREAMS[route].replace(b"\n", ending)
     cuts = sorted(data.draw(st.sets(st.integers(1, len(stream) - 1), max_size=12)))
     bounds = [0, *cuts, len(stream)]
-    found = noted(timed(*((float(b), stream[a:b]) for a, b in itertools.pairwise(bounds))))
+    found = noted(tapped(*((float(b), stream[a:b]) for a, b in itertools.pairwise(bounds))))
     word = b"content_block_delta" if route == "messages" else b"response.output_text.delta"
     ends = [0]
     for _ in range(4):
@@ -82,7 +73,7 @@ def test_each_event_has_the_time_of_the_chunk_that_completed_it(data: st.DataObj
 
 def test_what_came_in_one_chunk_shares_its_time_and_the_ends_have_theirs() -> None:
     found = noted(
-        timed(
+        tapped(
             (10.0, opening() + text()),
             (20.0, text() + text()),
             (31.0, text()),
@@ -106,7 +97,7 @@ def test_what_came_in_one_chunk_shares_its_time_and_the_ends_have_theirs() -> No
     ],
 )
 def test_text_thinking_and_arguments_are_tokens(event: bytes) -> None:
-    assert sum(noted(timed((1.0, opening() + event + closing(1)))).counts) == 1
+    assert sum(noted(tapped((1.0, opening() + event + closing(1)))).counts) == 1
 
 
 @pytest.mark.parametrize(
@@ -122,23 +113,23 @@ def test_text_thinking_and_arguments_are_tokens(event: bytes) -> None:
     ],
 )
 def test_what_brings_no_token_is_none(event: bytes) -> None:
-    assert sum(noted(timed((1.0, opening() + event + closing(1)))).counts) == 0
+    assert sum(noted(tapped((1.0, opening() + event + closing(1)))).counts) == 0
 
 
 def test_a_stream_without_names_or_without_its_end_tells_nothing() -> None:
-    assert timed((1.0, delta("a") * 3)).arrivals() is None
-    assert timed((1.0, opening() + text())).arrivals() is None
-    assert timed((1.0, text() + closing(1))).arrivals() is None
+    assert tapped((1.0, delta("a") * 3)).arrivals() is None
+    assert tapped((1.0, opening() + text())).arrivals() is None
+    assert tapped((1.0, text() + closing(1))).arrivals() is None
 
 
 @pytest.mark.parametrize("usage", [None, [], {"output_tokens": "x"}, {}])
 def test_a_usage_that_is_none_is_handed_on_unchecked(usage: object) -> None:
     end = named("message_delta", usage=usage)
-    assert counts_of(noted(timed((1.0, opening() + end))))[0] in (0, "x")
+    assert counts_of(noted(tapped((1.0, opening() + end))))[0] in (0, "x")
 
 
 def test_the_servers_own_timings_are_still_found() -> None:
-    tap = timed((1.0, created() + piece()), (2.0, completed(1, timings=dict(TIMINGS))))
+    tap = tapped((1.0, created() + piece()), (2.0, completed(1, timings=dict(TIMINGS))))
     assert tap.result() is not None
     assert noted(tap).output_tokens == 1
 
@@ -185,4 +176,4 @@ def test_a_very_long_answer_is_bounded_and_says_so() -> None:
     )
 )
 def test_no_bytes_make_it_raise(chunks: list[bytes]) -> None:
-    timed(*((float(at), chunk) for at, chunk in enumerate(chunks))).arrivals()
+    tapped(*((float(at), chunk) for at, chunk in enumerate(chunks))).arrivals()

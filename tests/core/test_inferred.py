@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adaptive_dd.core.arrivals import Arrivals, TimedTap
+from adaptive_dd.core.arrivals import Arrivals
 from adaptive_dd.core.domain import OFF, REJECTIONS, SERVER, Outcome, Setting, Status, Timings
 from adaptive_dd.core.ending import outcome_of
 from adaptive_dd.core.inferred import inferred
 from tests.fake_upstream import TIMINGS
-from tests.streams import closing, completed, created, message, opening, piece, text
+from tests.streams import closing, completed, created, message, opening, piece, tapped, text
 
 N4, N8, N8P = Setting(4), Setting(8, 0.0), Setting(8, 0.6)
 
@@ -203,15 +203,6 @@ def test_no_arrivals_make_it_raise_and_what_is_told_is_consistent(
 
 
 # --- as an outcome -------------------------------------------------------------------------------------------
-
-
-def tapped(*chunks: tuple[float, bytes]) -> TimedTap:
-    tap = TimedTap(0.0)
-    for at_ms, chunk in chunks:
-        tap.at_ms = at_ms
-        tap.feed(chunk)
-    tap.end()
-    return tap
 
 
 # Twelve cycles of three tokens.
