@@ -6,7 +6,7 @@ knows of single arms is in mappings, and few arms were ever played, so those are
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_dd.core.acceptance import LEVELS, MIDDLE, draft_table, reach_of
+from adaptive_dd.core.acceptance import LEVELS, MIDDLE, draft_table
 from adaptive_dd.core.estimator import (
     BIAS_LEAN,
     BIAS_LEAN_P,
@@ -27,7 +27,7 @@ from adaptive_dd.core.estimator import (
     Arm,
     Learned,
     Lift,
-    Residuals,
+    Tally,
     band_of,
     depth_of,
     jump_doubt,
@@ -35,8 +35,9 @@ from adaptive_dd.core.estimator import (
     node_of,
     residual,
     text_key,
+    traits_of,
 )
-from adaptive_dd.core.regression import SHAPE_SD, Fit
+from adaptive_dd.core.regression import Fit, uncertainty
 
 Array = NDArray[np.float64]
 
@@ -76,40 +77,72 @@ class Outlooks(NamedTuple):
     sd: Array
 
 
-class _Board(NamedTuple):
-    """What follows from a set of arms alone (arm,). `levels`: index of each arm's p among `p_levels`."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Board:
+    """What follows from a set of arms alone (arm,). Hashed by identity, so that what is kept for it is found at once.
+
+    place           index by name
+    drafts          whether it drafts; `other_sort`: whether it does and the baseline does not, or the reverse
+    doublings       of its depth plus one
+    lean            answers at which its bias is half believed, and `bias_precision` before any
+    traits          what may make an arm see a text differently (trait, arm), by `trait_names`
+    """
 
     place: Mapping[str, int]
-    depth: Array
-    plain: NDArray[np.bool_]
-    p_min: Array
-    reach: Array
-    p_levels: tuple[float, ...]
-    levels: NDArray[np.int64]
+    depth: Sequence[float]
+    p_min: Sequence[float]
+    drafts: NDArray[np.bool_]
+    other_sort: NDArray[np.bool_]
+    doublings: Array
+    lean: Sequence[float]
+    bias_precision: Array
+    trait_names: Sequence[str]
+    traits: Array
 
 
 @lru_cache(maxsize=64)
 def _board(arms: tuple[Arm, ...], server_depth: float) -> _Board:
-    depth = np.array([arm.depth if arm.depth >= 0.0 else server_depth for arm in arms])
-    p_min = np.array([arm.p_min for arm in arms])
-    p_levels = tuple(sorted({arm.p_min for arm in arms}))
-    reach = [reach_of(float(d), arm.p_min) if d > 0.0 else 0.0 for d, arm in zip(depth, arms, strict=True)]
-    levels = np.array([p_levels.index(arm.p_min) for arm in arms])
-    place = {arm.name: at for at, arm in enumerate(arms)}
-    return _Board(place, depth, p_min == 0.0, p_min, np.array(reach), p_levels, levels)
+    depth = [arm.depth if arm.depth >= 0.0 else server_depth for arm in arms]
+    p_min = [arm.p_min for arm in arms]
+    drafts = np.array(depth) > 0.0
+    plain = np.array(p_min) == 0.0
+    own = [traits_of(d, p) for d, p in zip(depth, p_min, strict=True)]
+    names = sorted({name for traits in own for name in traits})
+    return _Board(
+        place={arm.name: at for at, arm in enumerate(arms)},
+        depth=depth,
+        p_min=p_min,
+        drafts=drafts,
+        other_sort=drafts != drafts[0],
+        doublings=np.log2(1.0 + np.array(depth)),
+        lean=np.where(plain, BIAS_LEAN, BIAS_LEAN_P).tolist(),
+        bias_precision=np.where(plain, 1.0 / BIAS_SD**2, 1.0 / BIAS_P_SD**2),
+        trait_names=names,
+        traits=np.array([[traits.get(name, 0.0) for traits in own] for name in names]).reshape(-1, len(arms)),
+    )
+
+
+class _Tables(NamedTuple):
+    """What arms draft. drawn: features of a cycle with a middling text (4, arm); per_token: 1, share of cycles that
+    draft, drafted tokens and share with a rejection, over the tokens of a cycle (4, arm x level)."""
+
+    drawn: Array
+    per_token: Array
 
 
 @lru_cache(maxsize=64)
-def _tables(arms: tuple[Arm, ...], server_depth: float, shifts: tuple[float, ...]) -> Array:
-    """(4, arm, level): share of cycles that draft, drafted tokens, share with a rejection, cycles per token."""
-    depth = _board(arms, server_depth).depth.tolist()
-    return np.stack([_table(d, arm.p_min, s) for d, arm, s in zip(depth, arms, shifts, strict=True)], axis=1)
+def _tables(board: _Board, shifts: tuple[float, ...]) -> _Tables:
+    forms = zip(board.depth, board.p_min, shifts, strict=True)
+    rows = np.concatenate([_table(*form) for form in forms]).reshape(len(shifts), len(LEVELS), 4)
+    features, per_token = rows.transpose(2, 0, 1)[:3], rows[:, :, 3]
+    drawn = np.concatenate([np.ones((1, len(shifts))), features[:, :, MIDDLE]])
+    return _Tables(drawn, np.concatenate([per_token[None], features * per_token]).reshape(4, -1))
 
 
 @lru_cache(maxsize=4096)
 def _table(depth: float, p_min: float, shift: float) -> Array:
-    """(4, level): see `_tables`."""
-    return np.array(draft_table(depth, p_min, shift).rows).T
+    """The rows of a draft table, one after the other (level x 4)."""
+    return np.array(draft_table(depth, p_min, shift).rows).ravel()
 
 
 class _Heard(NamedTuple):
@@ -123,62 +156,57 @@ class _Heard(NamedTuple):
 
 def outlooks(learned: Learned, place: Place, arms: tuple[Arm, ...]) -> Outlooks:
     """What is expected of each arm at a place."""
-    server_depth = depth_of(learned, arms[0])
-    board = _board(arms, server_depth)
-    tables = _tables(arms, server_depth, _shifts(learned.lifts, board))
+    board = _board(arms, depth_of(learned, arms[0]))
+    tables = _tables(board, _shifts(learned.lifts, board))
     heard = _heard(learned, place, arms, board)
-    cost = _cost(learned, place, tables, heard)
-    answers = np.where(board.plain, heard.text_weight, 0.0)
-    for name, tallies in learned.slants.items():
-        at = board.place.get(name)
-        if at is not None:
-            slant = np.exp([tally.shrunk(SLANT_LEAN) for tally in tallies])
-            cost[at] *= slant[_BAND_OF_LEVEL]
-            answers[at] = 0.5 * sum([tally.weight for tally in tallies])
     variance = _time_variance(learned, place, board, tables, heard)
-    bias_precision = np.where(board.plain, 1.0 / BIAS_SD**2, 1.0 / BIAS_P_SD**2)
-    variance += np.where(board.depth > 0.0, 1.0 / (bias_precision + answers * AT_TEXT), 0.0)
-    return Outlooks(cost, np.sqrt(variance + MODEL_SD * MODEL_SD))
+    variance += board.drafts / (board.bias_precision + heard.text_weight * AT_TEXT)
+    return Outlooks(_cost(learned, place, board, tables, heard), np.sqrt(variance + MODEL_SD * MODEL_SD))
 
 
 def _heard(learned: Learned, place: Place, arms: tuple[Arm, ...], board: _Board) -> _Heard:
     shape = learned.shapes.get(place.load, NO_SHAPE)
     here = learned.nodes.get(node_of(place.bucket, place.load), NO_NODE)
-    text = learned.texts.get(text_key(place.kind, place.bucket), NO_TEXT)
-    everything = learned.texts.get("", NO_TEXT)
-    heard = _Heard(*np.zeros((4, len(arms))))
-    for name in {*shape.rho, *here.rho, *text.bias, *everything.bias, *learned.apart}:
+    text = learned.texts.get(text_key(place.kind, place.bucket), NO_TEXT).bias
+    everything = learned.texts.get("", NO_TEXT).bias
+    log_factor, load_weight, node_weight, text_weight = ([0.0] * len(arms) for _ in range(4))
+    for name in {*shape.rho, *here.rho, *text, *everything, *learned.apart}:
         at = board.place.get(name)
         if at is None:
             continue
-        arm, own = arms[at], text.bias.get(name, NOTHING)
-        lean = BIAS_LEAN if arm.p_min == 0.0 else BIAS_LEAN_P
-        heard.log_factor[at] = (
-            learned.apart.get(name, 0.0)
-            + residual(shape, here, arm)
-            + own.shrunk(lean)
-            + everything.bias.get(name, NOTHING).shrunk(lean)
-        )
-        heard.load_weight[at] = shape.rho.get(name, NOTHING).weight
-        heard.node_weight[at] = here.rho.get(name, NOTHING).weight
-        heard.text_weight[at] = own.weight
-    return heard
+        own, lean = text.get(name, NOTHING), board.lean[at]
+        bias = own.shrunk(lean) + everything.get(name, NOTHING).shrunk(lean)
+        log_factor[at] = learned.apart.get(name, 0.0) + residual(shape, here, arms[at]) + bias
+        load_weight[at] = shape.rho.get(name, NOTHING).weight
+        node_weight[at] = here.rho.get(name, NOTHING).weight
+        text_weight[at] = own.weight if board.p_min[at] == 0.0 else 0.0
+    for at, tallies in _slants(learned, board):
+        text_weight[at] = 0.5 * sum([tally.weight for tally in tallies])
+    return _Heard(*np.array([log_factor, load_weight, node_weight, text_weight]))
 
 
-def _cost(learned: Learned, place: Place, tables: Array, heard: _Heard) -> Array:
-    """ms per token (arm, level), without slants."""
-    drafts, drafted, rejected, per_token = tables
-    t0, t1, t2, t3 = node_coef(learned, place.bucket, place.load)
+def _slants(learned: Learned, board: _Board) -> list[tuple[int, tuple[Tally, ...]]]:
+    """The slants of arms on the board, by index."""
+    return [(board.place[name], own) for name, own in learned.slants.items() if name in board.place]
+
+
+def _cost(learned: Learned, place: Place, board: _Board, tables: _Tables, heard: _Heard) -> Array:
+    """ms per token (arm, level)."""
     factor = np.exp(heard.log_factor + learned.common)
-    cost: Array = (t0 + t1 * drafts + t2 * drafted + t3 * rejected) * per_token * factor[:, None]
+    coef = np.array(node_coef(learned, place.bucket, place.load))
+    cost: Array = (coef @ tables.per_token).reshape(len(factor), -1) * factor[:, None]
+    slants = _slants(learned, board)
+    if slants:
+        shrunk = np.array([[tally.shrunk(SLANT_LEAN) for tally in own] for _, own in slants])
+        cost[[at for at, _ in slants]] *= np.exp(shrunk)[:, _BAND_OF_LEVEL]
     return cost
 
 
-def _time_variance(learned: Learned, place: Place, board: _Board, tables: Array, heard: _Heard) -> Array:
+def _time_variance(learned: Learned, place: Place, board: _Board, tables: _Tables, heard: _Heard) -> Array:
     """Variance (arm,) of the log of an arm's cycle time."""
     shape = learned.shapes.get(place.load, NO_SHAPE)
-    drawn = np.concatenate([np.ones((len(board.depth), 1)), tables[:3, :, MIDDLE].T], axis=1)
-    prior = _distances(board, shape.rho) ** 2 + _line_variance(shape.fit, drawn)
+    played = [board.place[n] for n, tally in shape.rho.items() if tally.weight > PLAYED and n in board.place]
+    prior = _untried_variance(board, tuple(played)) + _line_variance(shape.fit, tables.drawn)
     at_node = np.minimum(heard.node_weight, heard.load_weight)
     variance: Array = 1.0 / (1.0 / prior + heard.load_weight * AT_LOAD + at_node * AT_NODE)
     if place.load:
@@ -189,8 +217,8 @@ def _time_variance(learned: Learned, place: Place, board: _Board, tables: Array,
             variance[at] += shift * shift
     if node_of(place.bucket, place.load) in learned.nodes:
         jump = jump_doubt(learned, place.bucket, place.load)
-        other_sort = (board.depth > 0.0) != (board.depth[0] > 0.0)
-        variance += np.where(other_sort & (heard.node_weight < 0.5), jump * jump, 0.0)
+        if jump > 0.0:
+            variance += np.where(board.other_sort & (heard.node_weight < 0.5), jump * jump, 0.0)
     return variance
 
 
@@ -198,34 +226,27 @@ def _shifts(lifts: Mapping[str, Lift], board: _Board) -> tuple[float, ...]:
     """Logits by which each arm finds the same text easier than two tokens do, in steps that tables are kept for."""
     if not lifts:
         return (0.0,) * len(board.depth)
-    of_p = np.array([lifts.get(f"p{p}", NO_LIFT).logits if p else 0.0 for p in board.p_levels])
-    shift = lifts.get("reach", NO_LIFT).logits * board.reach + of_p[board.levels]
-    steps = np.where(board.depth > 0.0, np.round(20.0 * shift) / 20.0, 0.0)
-    return tuple(steps.tolist())
+    logits = np.array([lifts.get(name, NO_LIFT).logits for name in board.trait_names])
+    steps: list[float] = (np.rint(20.0 * (logits @ board.traits)) / 20.0).tolist()
+    return tuple(steps)
 
 
 def _line_variance(fit: Fit, drawn: Array) -> Array:
-    """Relative variance (arm,) of the line at the features `drawn` (arm, 4), as the ridge regression itself has it."""
+    """Relative variance (arm,) of the line at the features `drawn` (4, arm), as the ridge regression itself has it."""
     if not fit.by_arm:
-        return np.zeros(len(drawn))
-    a, b, c, d, e, f, g, h, i, j = fit.total[:10]
-    scale = fit.coef[0]
-    p1, p2, p3 = (1.0 / (sd * sd * scale * scale) for sd in SHAPE_SD[1:])
-    precision = np.array([[a, b, c, d], [b, e + p1, f, g], [c, f, h + p2, i], [d, g, i, j + p3]])
-    precision += np.eye(4) * (1e-12 * np.trace(precision))  # one depth alone leaves it nearly singular
-    spread = np.einsum("ni,ij,nj->n", drawn, np.linalg.inv(precision), drawn)
-    variance: Array = spread / (drawn @ np.array(fit.coef)) ** 2
-    return np.asarray(np.minimum(variance, LARGEST_VARIANCE))
+        return np.zeros(drawn.shape[1])
+    rows, weights = uncertainty(fit)
+    apart = np.array(rows) @ drawn
+    spread = np.array(weights) @ (apart * apart)
+    return np.asarray(np.minimum(spread / (np.array(fit.coef) @ drawn) ** 2, LARGEST_VARIANCE))
 
 
-def _distances(board: _Board, rho: Residuals) -> Array:
-    """sd of the log of an arm's cycle time before it is played: how far from what was played it is."""
-    played = [
-        board.place[name] for name, tally in rho.items() if tally.weight > PLAYED and name in board.place
-    ]
-    own = np.log2(1.0 + board.depth)
-    away = np.abs(own[:, None] - own[played]).min(axis=1) if played else np.ones(len(own))
-    base: Array = UNTRIED_SD * (0.6 + 0.5 * away)
-    seen = {float(board.p_min[at]) for at in played if board.depth[at] > 0.0}
-    new_p = np.array([p != 0.0 and p not in seen for p in board.p_levels])
-    return base + np.where(new_p[board.levels], UNTRIED_P_SD, 0.0)
+@lru_cache(maxsize=256)
+def _untried_variance(board: _Board, played: tuple[int, ...]) -> Array:
+    """Variance (arm,) of the log of an arm's cycle time before it is played: how far from what was played it is."""
+    own, there = board.doublings, list(played)
+    away = np.abs(own[:, None] - own[there]).min(axis=1) if played else np.ones(len(own))
+    seen = {0.0, *[board.p_min[at] for at in played if board.drafts[at]]}
+    new_p = np.array([p not in seen for p in board.p_min])
+    sd: Array = UNTRIED_SD * (0.6 + 0.5 * away) + np.where(new_p, UNTRIED_P_SD, 0.0)
+    return sd**2

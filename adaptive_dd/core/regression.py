@@ -137,3 +137,30 @@ def _solve4(xx: tuple[float, ...], xy: Vector) -> Vector:
     z2 = (y2 - i * z3) / h
     z1 = (y1 - f * z2 - g * z3) / e
     return ((y0 - b * z1 - c * z2 - d * z3) / a, z1, z2, z3)
+
+
+def uncertainty(fit: Fit) -> tuple[tuple[Vector, ...], Vector]:
+    """Rows r (4,) and weights w of which sum w (r x)^2 is the variance of the line at features x, in ms^2.
+
+    The inverse of the ridge's precision by elimination: its factor L D L' is triangular, and so is the inverse of L.
+    """
+    a, b, c, d, e, f, g, h, i, j = fit.total[:10]
+    scale = fit.coef[0]
+    p1, p2, p3 = (1.0 / (sd * sd * scale * scale) for sd in SHAPE_SD[1:])
+    e, h, j = e + p1, h + p2, j + p3
+    least = 1e-12 * (a + e + h + j)  # one depth alone leaves it nearly singular
+    a, e, h, j = a + least, e + least, h + least, j + least
+    b1, c1, d1 = b / a, c / a, d / a
+    e, f, g, h, i, j = e - b1 * b, f - b1 * c, g - b1 * d, h - c1 * c, i - c1 * d, j - d1 * d
+    f2, g2 = f / e, g / e
+    h, i, j = h - f2 * f, i - f2 * g, j - g2 * g
+    i3 = i / h
+    j -= i3 * i
+    c0 = f2 * b1 - c1
+    rows = (
+        (1.0, 0.0, 0.0, 0.0),
+        (-b1, 1.0, 0.0, 0.0),
+        (c0, -f2, 1.0, 0.0),
+        (g2 * b1 - d1 - i3 * c0, i3 * f2 - g2, -i3, 1.0),
+    )
+    return rows, (1.0 / a, 1.0 / e, 1.0 / h, 1.0 / j)

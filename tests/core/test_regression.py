@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import repeat
 
+import numpy as np
 import pytest
 
 from adaptive_dd.core.regression import (
@@ -17,6 +18,7 @@ from adaptive_dd.core.regression import (
     fitted,
     line,
     off_line,
+    uncertainty,
 )
 
 TRUE: Vector = (20.0, 1.0, 5.0, 3.0)
@@ -51,6 +53,20 @@ def test_one_answer_sets_the_scale_and_leaves_the_shape_to_the_prior() -> None:
     coef = heard(Fit(), "n2", 30.0).coef
     assert line(coef, PLAYED["n2"]) == pytest.approx(30.0)
     assert [c / coef[0] for c in coef] == pytest.approx(SHAPE_PRIOR)
+
+
+@pytest.mark.parametrize("names", [("n2",), ("n0", "n8"), tuple(PLAYED)])
+def test_the_uncertainty_of_the_line_is_the_inverse_of_its_precision(names: tuple[str, ...]) -> None:
+    fit = played(names=names)
+    precision = np.zeros((4, 4))
+    precision[np.triu_indices(4)] = fit.total[:10]
+    precision += np.triu(precision, 1).T + np.diag(
+        [0.0, *[1.0 / (sd * fit.coef[0]) ** 2 for sd in SHAPE_SD[1:]]]
+    )
+    rows, weights = uncertainty(fit)
+    for drawn in PLAYED.values():
+        variance = np.array(weights) @ (np.array(rows) @ drawn) ** 2
+        assert variance == pytest.approx(np.array(drawn) @ np.linalg.inv(precision) @ drawn, rel=1e-6)
 
 
 @pytest.mark.parametrize("steep", [(10.0, 0.0, 40.0, 0.0), (10.0, 0.0, 0.0, 90.0), (30.0, 0.0, -2.0, 0.0)])
