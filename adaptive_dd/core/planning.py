@@ -13,12 +13,12 @@ import numpy as np
 from adaptive_dd.core import estimator, policy
 from adaptive_dd.core.acceptance import Weights, draft_table, likelihood, product
 from adaptive_dd.core.domain import Cell
-from adaptive_dd.core.estimator import Learned
+from adaptive_dd.core.estimator import Arm, Learned
 from adaptive_dd.core.guard import Guard
 from adaptive_dd.core.outlook import Place, outlooks
-from adaptive_dd.core.policy import Candidate, Plan, Stakes
+from adaptive_dd.core.policy import Plan, Stakes, field_of
 from adaptive_dd.core.state import SORTS, State, credits_for
-from adaptive_dd.core.trials import NEW, Standing, Trial
+from adaptive_dd.core.trials import Standing, Trial
 
 # The texts that a sort of conversation stands for: centre and spread in logits.
 SORT_CENTRES = (-0.8, 0.25, 1.25, 2.25, 3.3)
@@ -68,9 +68,8 @@ def planned(
     old = state.plans.get(cell) or (None,) * PLANS
     texts = estimator.texts_of(learned, cell.kind, cell.bucket)
     cost, sd = outlooks(learned, Place(cell.bucket, cell.load, cell.kind), state.arms)
-    sds = sd.tolist()
     trials = kept.trials.get(cell) or credits_for(state, cell)
-    standings = [trials.get(arm.name, NEW).standing for arm in state.arms]
+    field = field_of(state.arms, cost, sd, trials)
     length = state.lengths.get(cell.kind)
     tokens = LONGER * (TOKENS_GUESS if length is None else length.mean)
     settings = state.settings
@@ -82,14 +81,7 @@ def planned(
     for sort in sorts:
         text = product(texts, SORT_LIKELIHOODS[sort - 1]) if sort else texts
         before = old[sort] or old[0]
-        candidates = [
-            Candidate(arm, row, mean, own_sd, standing)
-            for arm, row, mean, own_sd, standing in zip(
-                state.arms, cost, (cost @ np.array(text)).tolist(), sds, standings, strict=True
-            )
-        ]
-        if beliefs:
-            candidates = [_as_claimed(c, candidates[0], beliefs.get(c.arm.name)) for c in candidates]
+        means = _as_claimed((cost @ np.array(text)).tolist(), state.arms, beliefs)
         stakes = Stakes(
             price,
             text,
@@ -101,7 +93,8 @@ def planned(
             places=state.facts.arms is not None,
             spare_ms=spare,
         )
-        new[sort] = policy.plan(candidates, stakes, stay=None if before is None else before.best.arm)
+        stay = None if before is None else before.best.arm
+        new[sort] = policy.plan(field._replace(mean=means), stakes, stay=stay)
     return tuple(new)
 
 
@@ -119,11 +112,16 @@ def _beliefs(kept: Guard, cell: Cell, trials: Mapping[str, Trial]) -> Mapping[st
     return found
 
 
-def _as_claimed(candidate: Candidate, baseline: Candidate, belief: tuple[float, float] | None) -> Candidate:
-    """A candidate with its mean drawn towards what the frontier claims of it: the frontier measured what the model
-    only infers, until answers tell."""
-    if belief is None:
-        return candidate
-    claim, share = belief
-    pull = share * (math.log(baseline.mean / candidate.mean) - claim)
-    return candidate._replace(mean=candidate.mean * math.exp(pull))
+def _as_claimed(
+    means: list[float], arms: tuple[Arm, ...], beliefs: Mapping[str, tuple[float, float]]
+) -> list[float]:
+    """Expected costs (arm,) drawn towards what the frontier claims of arms: the frontier measured what the model only
+    infers, until answers tell."""
+    if not beliefs:
+        return means
+    found = list(means)
+    for at, arm in enumerate(arms):
+        if arm.name in beliefs:
+            claim, share = beliefs[arm.name]
+            found[at] *= math.exp(share * (math.log(means[0] / means[at]) - claim))
+    return found

@@ -16,7 +16,7 @@ and looks at the budget.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -27,7 +27,7 @@ from adaptive_dd.core.acceptance import Weights
 from adaptive_dd.core.domain import OFF, SERVER, Frontier, Setting
 from adaptive_dd.core.estimator import Arm, arm_of
 from adaptive_dd.core.guard import TAIL, worst_ms
-from adaptive_dd.core.trials import BARRED, PROVEN, Standing
+from adaptive_dd.core.trials import BARRED, NEW, PROVEN, Standing, Trial
 
 # Depths that may be tried; beyond 8 speed moves slowly with depth, so the grid thins out.
 DEPTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32)
@@ -106,6 +106,46 @@ class Candidate(NamedTuple):
     standing: Standing
 
 
+class Field(NamedTuple):
+    """All arms of a cell, the baseline first, as arrays and lists (arm,): few of them are looked at one by one.
+
+    cost       ms per token by text (arm, level)
+    mean       the same on average          sd       of its log
+    trials     what is held of arms, by name
+    fit        indices of the arms that may be played beside the baseline, and `proven`: of those that are proven
+    hope       share of its mean that each costs if it is HOPELESS standard errors better than expected
+    """
+
+    arms: tuple[Arm, ...]
+    cost: NDArray[np.float64]
+    mean: list[float]
+    sd: list[float]
+    trials: Mapping[str, Trial]
+    fit: list[int]
+    proven: list[int]
+    hope: list[float]
+
+    def candidate(self, at: int) -> Candidate:
+        """One of the arms."""
+        arm = self.arms[at]
+        standing = self.trials.get(arm.name, NEW).standing
+        return Candidate(arm, self.cost[at], self.mean[at], self.sd[at], standing)
+
+
+BASELINE = 0  # its index
+
+
+def field_of(
+    arms: tuple[Arm, ...], cost: NDArray[np.float64], sd: NDArray[np.float64], trials: Mapping[str, Trial]
+) -> Field:
+    """The arms of a cell with what is expected (arm, level), (arm,) and held of them, still without means."""
+    barred = {name for name, trial in trials.items() if trial.standing in BARRED}
+    proven = {name for name, trial in trials.items() if trial.standing in PROVEN}
+    fit = [at for at, arm in enumerate(arms) if at != BASELINE and arm.name not in barred]
+    known = [at for at in fit if arms[at].name in proven]
+    return Field(arms, cost, [], sd.tolist(), trials, fit, known, np.exp(-HOPELESS * sd).tolist())
+
+
 def arms_of(frontier: Frontier, baseline: Setting, *, cap: int | None, only_n: bool) -> tuple[Arm, ...]:
     """Every arm of a deployment, the baseline first. only_n: the server takes n_max and nothing else."""
     named = [row.setting for row in frontier.rows] + [setting for _, setting in frontier.rules]
@@ -175,53 +215,48 @@ class Stakes:
     spare_ms: float = math.inf
 
 
-def plan(candidates: list[Candidate], stakes: Stakes, *, stay: Setting | None) -> Plan:
-    """Work out a plan. The first candidate is the baseline; `stay` is the arm that was best before."""
-    baseline, *others = candidates
-    fit = [c for c in others if c.standing not in BARRED]
-    known = [c for c in fit if c.standing in PROVEN]
-    proven = _best(baseline, known, stakes.margin, stay)
-    best = _best(baseline, fit, stakes.margin, stay) if stakes.may_try else proven
-    if best is not proven and proven is not baseline and best.standing not in PROVEN:
-        best = best if best.mean * math.exp(CAUTION * best.sd) < proven.mean else proven
-    tries = _tries(best, fit, baseline, stakes) if stakes.may_try else _refresh(best, baseline)
-    if stakes.spare_ms < 0.0 and best is not baseline and best.standing not in PROVEN:
-        doubted = replace(_option(best, baseline, stakes), share=DOUBTED)
-        rest = [option for option in _tries(proven, fit, baseline, stakes) if option.arm != doubted.arm]
-        tries, best = (*rest, doubted), proven
-    fallback = Option(baseline.arm.setting, "guard", 1.0, -math.inf, baseline.mean)
-    return Plan(
-        tries,
-        _option(best, baseline, stakes),
-        _option(proven, baseline, stakes),
-        fallback,
-        tuple([_option(c, baseline, stakes) for c in fit]) if stakes.places else (),
-    )
+def plan(field: Field, stakes: Stakes, *, stay: Setting | None) -> Plan:
+    """Work out a plan. `stay` is the arm that was best before."""
+    mean, proven = field.mean, _best(field, field.proven, stakes.margin, stay)
+    best = _best(field, field.fit, stakes.margin, stay) if stakes.may_try else proven
+    if proven not in (best, BASELINE) and best not in field.proven:
+        best = best if mean[best] * math.exp(CAUTION * field.sd[best]) < mean[proven] else proven
+    played, safe = _option(field, best, stakes), _option(field, proven, stakes)
+    tries = _tries(field, best, stakes) if stakes.may_try else _refresh(field, best)
+    if stakes.spare_ms < 0.0 and best != BASELINE and best not in field.proven:
+        doubted = replace(played, share=DOUBTED)
+        rest = [option for option in _tries(field, proven, stakes) if option.arm != doubted.arm]
+        tries, played = (*rest, doubted), safe
+    fallback = Option(field.arms[BASELINE].setting, "guard", 1.0, -math.inf, mean[BASELINE])
+    others = tuple([_option(field, at, stakes) for at in field.fit]) if stakes.places else ()
+    return Plan(tries, played, safe, fallback, others)
 
 
-def _best(baseline: Candidate, others: list[Candidate], margin: float, stay: Setting | None) -> Candidate:
+def _best(field: Field, others: Sequence[int], margin: float, stay: Setting | None) -> int:
     """The fastest by expectation; the baseline unless it gains the margin, the arm before unless it loses more than
     STAY."""
     if not others:
-        return baseline
-    fastest = min(others, key=lambda c: c.mean)
-    for candidate in others:
-        if candidate.arm.setting == stay and candidate.mean <= fastest.mean * (1.0 + STAY):
-            fastest = candidate
-    return fastest if fastest.mean < baseline.mean * (1.0 - margin) else baseline
+        return BASELINE
+    mean = field.mean
+    fastest = min(others, key=mean.__getitem__)
+    limit = mean[fastest] * (1.0 + STAY)
+    near = [at for at in others if mean[at] <= limit]
+    fastest = next((at for at in near if field.arms[at].setting == stay), fastest)
+    return fastest if mean[fastest] < mean[BASELINE] * (1.0 - margin) else BASELINE
 
 
-def _option(candidate: Candidate, baseline: Candidate, stakes: Stakes) -> Option:
-    if candidate is baseline:
-        return Option(baseline.arm.setting, "baseline", 1.0, -math.inf, baseline.mean)
-    standing = candidate.standing
+def _option(field: Field, at: int, stakes: Stakes) -> Option:
+    candidate = field.candidate(at)
+    setting, mean, standing = candidate.arm.setting, candidate.mean, candidate.standing
+    if at == BASELINE:
+        return Option(setting, "baseline", 1.0, -math.inf, mean)
     if standing in PROVEN:
         reason = "frontier" if standing is Standing.CREDITED else "learned"
         worst = 0.0 if stakes.may_try else -math.inf
         if standing is Standing.CREDITED and stakes.may_try:
             worst = _worst(candidate, stakes)  # on credit of the budget: a frontier may lie
-        return Option(candidate.arm.setting, reason, 1.0, worst, candidate.mean)
-    return Option(candidate.arm.setting, "explore", 1.0, _worst(candidate, stakes), candidate.mean)
+        return Option(setting, reason, 1.0, worst, mean)
+    return Option(setting, "explore", 1.0, _worst(candidate, stakes), mean)
 
 
 def _worst(candidate: Candidate, stakes: Stakes) -> float:
@@ -239,31 +274,38 @@ def _worst(candidate: Candidate, stakes: Stakes) -> float:
     return min(worst, bound)
 
 
-def _refresh(best: Candidate, baseline: Candidate) -> tuple[Option, ...]:
-    return () if best is baseline else (Option(baseline.arm.setting, "refresh", REFRESH, -math.inf),)
+def _refresh(field: Field, best: int) -> tuple[Option, ...]:
+    return () if best == BASELINE else (Option(field.arms[BASELINE].setting, "refresh", REFRESH, -math.inf),)
 
 
-def _tries(best: Candidate, fit: list[Candidate], baseline: Candidate, stakes: Stakes) -> tuple[Option, ...]:
+def _tries(field: Field, best: int, stakes: Stakes) -> tuple[Option, ...]:
     """The refresh of the baseline, and the arms of the largest expected improvement."""
-    margin = stakes.margin if best is baseline else STAY
-    scored = []
-    for candidate in fit:
-        gain = math.log(best.mean / candidate.mean) - margin
-        if candidate is best or gain + HOPELESS * candidate.sd < 0.0:
-            continue
-        value = expected_improvement(gain, candidate.sd)
-        toll_ms = (candidate.mean - baseline.mean) * stakes.tokens
-        if value > LEAST_GAIN and (toll_ms <= max(0.0, stakes.spare_ms) or value > GREAT_GAIN):
-            scored.append((value, candidate))
-    scored = sorted(scored, key=lambda s: -s[0])[:TRIED_AT_ONCE]
+    scored = sorted(_scored(field, best, stakes), key=lambda s: -s[0])[:TRIED_AT_ONCE]
     if not scored:
-        return _refresh(best, baseline)
+        return _refresh(field, best)
     spent = GREAT_TRIALS if scored[0][0] > GREAT_GAIN else SPENT_TRIALS
     most = spent if stakes.spare_ms < 0.0 else MOST_TRIALS
     together = min(most, TRIALS_PER_GAIN * scored[0][0])
     total = sum([value * value for value, _ in scored])
-    tries = [Option(c.arm.setting, "explore", together * v * v / total, _worst(c, stakes)) for v, c in scored]
-    return (*_refresh(best, baseline), *tries)
+    chosen = [(together * value * value / total, field.candidate(at)) for value, at in scored]
+    tries = [Option(c.arm.setting, "explore", share, _worst(c, stakes)) for share, c in chosen]
+    return (*_refresh(field, best), *tries)
+
+
+def _scored(field: Field, best: int, stakes: Stakes) -> list[tuple[float, int]]:
+    """Expected improvement over the best, and index, of the arms that are worth a trial."""
+    mean, sd, hope = field.mean, field.sd, field.hope
+    margin = stakes.margin if best == BASELINE else STAY
+    limit, spare = mean[best] * math.exp(-margin), max(0.0, stakes.spare_ms)
+    scored = []
+    for at in field.fit:
+        if mean[at] * hope[at] > limit or at == best:
+            continue
+        value = expected_improvement(math.log(limit / mean[at]), sd[at])
+        toll_ms = (mean[at] - mean[BASELINE]) * stakes.tokens
+        if value > LEAST_GAIN and (toll_ms <= spare or value > GREAT_GAIN):
+            scored.append((value, at))
+    return scored
 
 
 def draw(plan: Plan, uniform: float, headroom_ms: float) -> Option:

@@ -34,8 +34,8 @@ def choice_flipped(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         policy,
         "_best",
-        lambda baseline, others, margin, stay: (
-            max(others, key=lambda c: c.mean) if others else best(baseline, others, margin, stay)
+        lambda field, others, margin, stay: (
+            max(others, key=lambda at: field.mean[at]) if others else best(field, others, margin, stay)
         ),
     )
 
@@ -76,7 +76,7 @@ def proof_not_asked(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         policy,
         "plan",
-        lambda candidates, stakes, *, stay: make(candidates, replace(stakes, may_try=True), stay=stay),
+        lambda field, stakes, *, stay: make(field, replace(stakes, may_try=True), stay=stay),
     )
     guard_off(patch)
 

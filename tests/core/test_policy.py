@@ -10,7 +10,7 @@ from adaptive_dd.core.acceptance import LEVELS
 from adaptive_dd.core.domain import OFF, SERVER, Frontier, FrontierRow, Setting
 from adaptive_dd.core.estimator import arm_of
 from adaptive_dd.core.policy import Candidate, Stakes
-from adaptive_dd.core.trials import Standing
+from adaptive_dd.core.trials import Standing, Trial
 
 N2, N4, N8 = Setting(2, 0.0), Setting(4, 0.0), Setting(8, 0.0)
 FLAT = (1.0 / len(LEVELS),) * len(LEVELS)
@@ -20,6 +20,13 @@ def candidate(
     arm: Setting, mean: float, sd: float = 0.02, standing: Standing = Standing.CANDIDATE
 ) -> Candidate:
     return Candidate(arm_of(arm), np.full(len(LEVELS), mean), mean, sd, standing)
+
+
+def planned(ready: list[Candidate], under: Stakes, *, stay: Setting | None) -> policy.Plan:
+    arms, costs, means, sds, _ = zip(*ready, strict=True)
+    trials = {c.arm.name: Trial(c.standing) for c in ready}
+    field = policy.field_of(arms, np.array(costs), np.array(sds), trials)
+    return policy.plan(field._replace(mean=list(means)), under, stay=stay)
 
 
 def stakes(**changes: object) -> Stakes:
@@ -55,58 +62,56 @@ def test_rows_of_the_frontier_are_arms_unless_they_are_above_the_cap() -> None:
 
 
 def test_a_gain_below_the_margin_leaves_the_baseline() -> None:
-    plan = policy.plan([candidate(N2, 10.0), candidate(N4, 9.85)], stakes(), stay=None)
+    plan = planned([candidate(N2, 10.0), candidate(N4, 9.85)], stakes(), stay=None)
     assert plan.best.arm == N2
 
 
 def test_the_arm_before_stays_for_a_hairs_breadth() -> None:
     proven = Standing.PROMOTED
     ready = [candidate(N2, 10.0), candidate(N4, 8.0, standing=proven), candidate(N8, 7.98, standing=proven)]
-    assert policy.plan(ready, stakes(), stay=N4).best.arm == N4
-    assert policy.plan(ready, stakes(), stay=None).best.arm == N8
+    assert planned(ready, stakes(), stay=N4).best.arm == N4
+    assert planned(ready, stakes(), stay=None).best.arm == N8
 
 
 @pytest.mark.parametrize("standing", [Standing.DEMOTED, Standing.QUARANTINED])
 def test_a_barred_arm_is_neither_played_nor_tried(standing: Standing) -> None:
-    plan = policy.plan([candidate(N2, 10.0), candidate(N4, 5.0, 0.5, standing)], stakes(), stay=None)
+    plan = planned([candidate(N2, 10.0), candidate(N4, 5.0, 0.5, standing)], stakes(), stay=None)
     assert policy.chances(plan, 1e9) == {N2: 1.0}
 
 
 def test_an_unproven_arm_needs_the_budget_and_a_proven_one_only_some_headroom() -> None:
-    plan = policy.plan([candidate(N2, 10.0), candidate(N4, 9.0, 0.2)], stakes(), stay=None)
+    plan = planned([candidate(N2, 10.0), candidate(N4, 9.0, 0.2)], stakes(), stay=None)
     assert plan.best.worst_ms > 0.0
     assert policy.draw(plan, 0.9, plan.best.worst_ms + 1.0).arm == N4
     assert policy.draw(plan, 0.9, plan.best.worst_ms - 1.0).arm == N2
-    proven = policy.plan(
-        [candidate(N2, 10.0), candidate(N4, 9.0, 0.2, Standing.PROMOTED)], stakes(), stay=None
-    )
+    proven = planned([candidate(N2, 10.0), candidate(N4, 9.0, 0.2, Standing.PROMOTED)], stakes(), stay=None)
     assert policy.draw(proven, 0.9, 0.0).arm == N4
     assert policy.draw(proven, 0.9, -1.0).arm == N2
 
 
 def test_a_settled_cell_only_refreshes() -> None:
     ready = [candidate(N2, 10.0), candidate(N4, 7.0, 0.01, Standing.PROMOTED), candidate(N8, 9.0, 0.01)]
-    plan = policy.plan(ready, stakes(), stay=None)
+    plan = planned(ready, stakes(), stay=None)
     assert policy.chances(plan, 1e9) == {N4: pytest.approx(0.99), N2: policy.REFRESH}
 
 
 def test_trials_go_where_most_may_be_found_and_take_a_bounded_share() -> None:
     ready = [candidate(N2, 10.0), candidate(N4, 10.2, 0.3), candidate(N8, 10.2, 0.05)]
-    chances = policy.chances(policy.plan(ready, stakes(), stay=None), 1e9)
+    chances = policy.chances(planned(ready, stakes(), stay=None), 1e9)
     assert chances[N4] > chances.get(N8, 0.0)
     assert 1.0 - chances[N2] <= policy.MOST_TRIALS + 1e-9
 
 
 def test_once_trials_have_cost_what_they_may_little_is_tried() -> None:
     ready = [candidate(N2, 10.0), candidate(N4, 9.9, 0.05)]
-    chances = policy.chances(policy.plan(ready, stakes(spare_ms=-1.0), stay=None), 1e9)
+    chances = policy.chances(planned(ready, stakes(spare_ms=-1.0), stay=None), 1e9)
     assert chances[N2] >= 1.0 - policy.SPENT_TRIALS - 1e-9
     assert chances[N2] < 1.0
 
 
 def test_a_great_open_question_is_not_put_off_for_thrift_but_still_needs_the_budget() -> None:
     ready = [candidate(N2, 10.0), candidate(OFF, 13.0, 0.6)]
-    plan = policy.plan(ready, stakes(spare_ms=-1.0, bare=(18.0,) * len(LEVELS)), stay=None)
+    plan = planned(ready, stakes(spare_ms=-1.0, bare=(18.0,) * len(LEVELS)), stay=None)
     assert 0.0 < policy.chances(plan, 1e9)[OFF] <= policy.GREAT_TRIALS + 1e-9
     assert plan.tries[0].worst_ms == pytest.approx(policy.BOUNDED * 200.0 * 8.0), (
         "no more than the baseline's cycle"
