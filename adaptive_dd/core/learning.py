@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from adaptive_dd.core import estimator, guard
 from adaptive_dd.core.domain import SERVER, UNTOUCHABLE, Cell, Mode, Outcome, Status, Timings
@@ -13,7 +14,7 @@ from adaptive_dd.core.events import Decided
 from adaptive_dd.core.guard import Account, Guard
 from adaptive_dd.core.planning import PLANS, TOKENS_GUESS, planned, price_by_text
 from adaptive_dd.core.policy import Plan
-from adaptive_dd.core.state import State, arms_for, cell_of, credits_for, load_level, rooms, sort_of
+from adaptive_dd.core.state import State, arms_for, cell_at, credits_for, rooms, sort_of
 from adaptive_dd.core.trials import NEW, Signal, waited
 
 # Answers of fewer cycles than this say nothing about a cycle.
@@ -45,10 +46,9 @@ def observed(state: State, decided: Decided, outcome: Outcome) -> State:
     if timings is None or not _teaches(state, decided, arm, timings) or (outcome.inferred and arm.depth < 0):
         return state
     # It was not blind after all, so it teaches its own cell.
-    tokens = timings.prompt_tokens or decided.context.prompt_tokens
-    context = replace(decided.context, prompt_tokens=tokens, blind=False)
-    cell = cell_of(state, context)
-    cell = Cell(cell.bucket, load_level(outcome.mean_in_flight), cell.kind)
+    context = decided.context
+    tokens = timings.prompt_tokens or context.prompt_tokens or 0
+    cell = cell_at(state, context.kind, tokens, outcome.mean_in_flight)
     talk = context.conversation
     answer = Answer(arm, cell.bucket, cell.load, cell.kind, talk, timings, inferred=outcome.inferred)
     return _learned_from(state, cell, answer, decided.number)
@@ -57,7 +57,7 @@ def observed(state: State, decided: Decided, outcome: Outcome) -> State:
 def _teaches(state: State, decided: Decided, arm: Arm, timings: Timings) -> bool:
     """Whether an answer says anything about an arm of ours."""
     long_enough = timings.cycles >= SHORTEST and timings.predicted_ms > 0.0
-    known = arm.name == SERVER_NAME or arm in state.arms
+    known = arm.name == SERVER_NAME or any(arm.name == ours.name for ours in state.arms)
     return long_enough and known and decided.decision.reason not in UNTOUCHABLE
 
 
@@ -80,7 +80,7 @@ def _failed(state: State, decided: Decided, outcome: Outcome) -> State:
     trials = state.guard.trials.get(cell) or credits_for(state, cell)
     moved = trials.get(name, NEW).moved(Signal.REFUSED, state.next_number)
     kept = replace(state.guard, trials={**state.guard.trials, cell: {**trials, name: moved}})
-    return _replanned(state, state.learned, kept, cell, "")
+    return _replanned(state, kept, cell, "")
 
 
 def _learned_from(state: State, cell: Cell, answer: Answer, number: int) -> State:
@@ -95,8 +95,8 @@ def _learned_from(state: State, cell: Cell, answer: Answer, number: int) -> Stat
     learned = estimator.learn(learned, answer, reading, trust=trust)
     length = state.lengths.get(cell.kind, estimator.NOTHING)
     moved = length.moved(answer.timings.decode_tokens - length.mean, 1.0, lean=0.0, cap=50.0)
-    state = replace(state, lengths={**state.lengths, cell.kind: moved})
-    return _replanned(state, learned, kept, cell, answer.conversation)
+    state = replace(state, learned=learned, lengths={**state.lengths, cell.kind: moved})
+    return _replanned(state, kept, cell, answer.conversation)
 
 
 def _heard_baseline(
@@ -146,17 +146,16 @@ def _heard_other(state: State, cell: Cell, answer: Answer, reading: Reading, num
         off * ref_ms * share,
         (SAVING_NOISE * ref_ms * share) ** 2,
     )
-    kept = _booked(kept, answer.bucket, entry)
     trials = kept.trials.get(cell) or credits_for(state, cell)
-    heard = trials.get(answer.arm.name, NEW).heard(
+    heard = trials.get(name, NEW).heard(
         math.log(ref_ms / took_ms),
         reading.seen.weight,
         number=number,
         delta=state.settings.delta,
         doubt=doubt,
     )
-    trials = {**trials, answer.arm.name: heard}
-    return replace(kept, trials={**kept.trials, cell: trials}, since_ms=kept.since_ms + ref_ms)
+    known = {**kept.trials, cell: {**trials, name: heard}}
+    return _booked(kept, answer.bucket, entry, trials=known, since_ms=kept.since_ms + ref_ms)
 
 
 def _credited(state: State, kind: str, tokens: int) -> float:
@@ -167,13 +166,15 @@ def _credited(state: State, kind: str, tokens: int) -> float:
     return min(1.0, most / max(1, tokens))
 
 
-def _booked(kept: Guard, bucket: int, entry: Account) -> Guard:
+def _booked(kept: Guard, bucket: int, entry: Account, **more: Any) -> Guard:
+    """The guard with one entry in its accounts. more: what else of it changes, since making a new one takes long."""
     account = kept.buckets.get(bucket, guard.EMPTY)
     return replace(
         kept,
         total=kept.total.plus(entry),
         buckets={**kept.buckets, bucket: account.plus(entry)},
         usual=kept.usual.moved(entry.ref_ms - kept.usual.mean, 1.0, lean=0.0, cap=USUAL_ANSWERS),
+        **more,
     )
 
 
@@ -193,18 +194,17 @@ def _still_true(state: State, kept: Guard, cell: Cell) -> Mapping[Cell, tuple[Pl
     return {other: plans for other, plans in state.plans.items() if other != cell}
 
 
-def _replanned(state: State, learned: Learned, kept: Guard, cell: Cell, conversation: str) -> State:
+def _replanned(state: State, kept: Guard, cell: Cell, conversation: str) -> State:
     """The state with the plans of one cell worked out again, where the baseline's price is known there."""
     trials = waited(kept.trials.get(cell, {}), state.next_number)
     if trials is not kept.trials.get(cell) and trials:
         kept = replace(kept, trials={**kept.trials, cell: trials})
     plans = _still_true(state, kept, cell)
-    state = replace(state, learned=learned)
     if estimator.node_of(cell.bucket, cell.load) in kept.prices:
         if state.settings.mode is Mode.ADAPTIVE:
             known = plans.get(cell, ())
             sorts = {0, sort_of(state, conversation)} if any(known) else range(PLANS)
-            plans = {**plans, cell: planned(state, learned, kept, cell, sorts)}
+            plans = {**plans, cell: planned(state, state.learned, kept, cell, sorts)}
         elif (
             cell not in plans
         ):  # nothing draws from a plan; switched to adaptive, `decide` works out what is missing

@@ -13,6 +13,7 @@ from adaptive_dd.core.domain import (
     Context,
     Deployment,
     Frontier,
+    Kind,
     Listens,
     PolicySettings,
     ServerFacts,
@@ -98,10 +99,16 @@ def load_level(in_flight: float) -> int:
 def cell_of(state: State, context: Context) -> Cell:
     """The cell that a context falls into."""
     # An answer without timings teaches nothing; what chats taught is the nearest there is.
-    kind = str(replace(context.kind, endpoint="chat") if context.blind else context.kind)
-    if len(state.lengths) >= KINDS and kind not in state.lengths:
-        kind = OTHER_KIND
-    return Cell(bucket_of(state.edges, context.prompt_tokens or 0), load_level(context.in_flight), kind)
+    kind = replace(context.kind, endpoint="chat") if context.blind else context.kind
+    return cell_at(state, kind, context.prompt_tokens or 0, context.in_flight)
+
+
+def cell_at(state: State, kind: Kind, prompt_tokens: int, in_flight: float) -> Cell:
+    """The cell of a kind of request, the length of its prompt and the requests in flight."""
+    name = str(kind)
+    if len(state.lengths) >= KINDS and name not in state.lengths:
+        name = OTHER_KIND
+    return Cell(bucket_of(state.edges, prompt_tokens), load_level(in_flight), name)
 
 
 def sort_of(state: State, conversation: str) -> int:
