@@ -9,25 +9,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_dd.core.acceptance import LEVELS, MIDDLE, draft_table
 from adaptive_dd.core.estimator import (
+    BANDS,
     BIAS_LEAN,
     BIAS_LEAN_P,
     NO_LIFT,
     NO_NODE,
     NO_SHAPE,
     NO_TEXT,
-    NOTHING,
     SLANT_LEAN,
     Arm,
     Learned,
     Lift,
-    Tally,
     band_of,
     depth_of,
     jump_doubt,
@@ -40,6 +39,7 @@ from adaptive_dd.core.estimator import (
 from adaptive_dd.core.regression import Fit, uncertainty
 
 Array = NDArray[np.float64]
+Known = TypeVar("Known")
 
 # Before an arm was played: sd of the log of its cycle time around the line, and of its cycles per token.
 UNTRIED_SD, UNTRIED_P_SD, BIAS_SD, BIAS_P_SD = 0.10, 0.05, 0.03, 0.06
@@ -146,12 +146,13 @@ def _table(depth: float, p_min: float, shift: float) -> Array:
 
 
 class _Heard(NamedTuple):
-    """What was heard of each arm (arm,): the log of its own factor on the tables, and the evidence behind it."""
+    """What was heard of each arm: the log of its own factor on the tables by band of text (arm, band), and the
+    evidence of its load, its node and its text (arm,)."""
 
     log_factor: Array
-    load_weight: Array
-    node_weight: Array
-    text_weight: Array
+    at_load: Array
+    at_node: Array
+    of_text: Array
 
 
 def outlooks(learned: Learned, place: Place, arms: tuple[Arm, ...]) -> Outlooks:
@@ -159,66 +160,69 @@ def outlooks(learned: Learned, place: Place, arms: tuple[Arm, ...]) -> Outlooks:
     board = _board(arms, depth_of(learned, arms[0]))
     tables = _tables(board, _shifts(learned.lifts, board))
     heard = _heard(learned, place, arms, board)
+    coef = np.array(node_coef(learned, place.bucket, place.load))
+    factor = np.exp(heard.log_factor).take(_BAND_OF_LEVEL, axis=1)
+    cost = (coef @ tables.per_token).reshape(factor.shape) * factor
     variance = _time_variance(learned, place, board, tables, heard)
-    variance += board.drafts / (board.bias_precision + heard.text_weight * AT_TEXT)
-    return Outlooks(_cost(learned, place, board, tables, heard), np.sqrt(variance + MODEL_SD * MODEL_SD))
+    variance += board.drafts / (board.bias_precision + heard.of_text * AT_TEXT)
+    return Outlooks(cost, np.sqrt(variance + MODEL_SD * MODEL_SD))
 
 
 def _heard(learned: Learned, place: Place, arms: tuple[Arm, ...], board: _Board) -> _Heard:
     shape = learned.shapes.get(place.load, NO_SHAPE)
     here = learned.nodes.get(node_of(place.bucket, place.load), NO_NODE)
-    text = learned.texts.get(text_key(place.kind, place.bucket), NO_TEXT).bias
-    everything = learned.texts.get("", NO_TEXT).bias
-    log_factor, load_weight, node_weight, text_weight = ([0.0] * len(arms) for _ in range(4))
-    for name in {*shape.rho, *here.rho, *text, *everything, *learned.apart}:
-        at = board.place.get(name)
-        if at is None:
-            continue
-        own, lean = text.get(name, NOTHING), board.lean[at]
-        bias = own.shrunk(lean) + everything.get(name, NOTHING).shrunk(lean)
-        log_factor[at] = learned.apart.get(name, 0.0) + residual(shape, here, arms[at]) + bias
-        load_weight[at] = shape.rho.get(name, NOTHING).weight
-        node_weight[at] = here.rho.get(name, NOTHING).weight
-        text_weight[at] = own.weight if board.p_min[at] == 0.0 else 0.0
-    for at, tallies in _slants(learned, board):
-        text_weight[at] = 0.5 * sum([tally.weight for tally in tallies])
-    return _Heard(*np.array([log_factor, load_weight, node_weight, text_weight]))
-
-
-def _slants(learned: Learned, board: _Board) -> list[tuple[int, tuple[Tally, ...]]]:
-    """The slants of arms on the board, by index."""
-    return [(board.place[name], own) for name, own in learned.slants.items() if name in board.place]
-
-
-def _cost(learned: Learned, place: Place, board: _Board, tables: _Tables, heard: _Heard) -> Array:
-    """ms per token (arm, level)."""
-    factor = np.exp(heard.log_factor + learned.common)
-    coef = np.array(node_coef(learned, place.bucket, place.load))
-    cost: Array = (coef @ tables.per_token).reshape(len(factor), -1) * factor[:, None]
-    slants = _slants(learned, board)
+    factor, of_text = _heard_of_text(learned, place, board)
+    at_load, at_node = [0.0] * len(arms), [0.0] * len(arms)
+    for at, tally in _on(board, shape.rho):
+        at_load[at] = tally.weight
+        factor[at] += residual(shape, here, arms[at])
+    for at, tally in _on(board, here.rho):
+        at_node[at] = tally.weight
+    for at, own in _on(board, learned.apart):
+        factor[at] += own
+    log_factor = np.zeros((len(arms), len(BANDS) + 1))
+    slants = _on(board, learned.slants)
     if slants:
-        shrunk = np.array([[tally.shrunk(SLANT_LEAN) for tally in own] for _, own in slants])
-        cost[[at for at, _ in slants]] *= np.exp(shrunk)[:, _BAND_OF_LEVEL]
-    return cost
+        log_factor[[at for at, _ in slants]] = [[t.shrunk(SLANT_LEAN) for t in own] for _, own in slants]
+    log_factor += np.array(factor)[:, None]
+    return _Heard(log_factor, *np.array([at_load, at_node, of_text]))
+
+
+def _heard_of_text(learned: Learned, place: Place, board: _Board) -> tuple[list[float], list[float]]:
+    """The log of each arm's factor on the tables' cycles per token, with that of the whole machine, and the evidence
+    behind it (arm,)."""
+    factor, of_text = [learned.common] * len(board.depth), [0.0] * len(board.depth)
+    for at, tally in _on(board, learned.texts.get("", NO_TEXT).bias):
+        factor[at] += tally.shrunk(board.lean[at])
+    for at, tally in _on(board, learned.texts.get(text_key(place.kind, place.bucket), NO_TEXT).bias):
+        factor[at] += tally.shrunk(board.lean[at])
+        of_text[at] = tally.weight if board.p_min[at] == 0.0 else 0.0
+    for at, tallies in _on(board, learned.slants):
+        of_text[at] = 0.5 * sum([tally.weight for tally in tallies])
+    return factor, of_text
+
+
+def _on(board: _Board, known: Mapping[str, Known]) -> list[tuple[int, Known]]:
+    """What is known by name, by index; arms that are not on the board are left out."""
+    place = board.place
+    return [(place[name], own) for name, own in known.items() if name in place]
 
 
 def _time_variance(learned: Learned, place: Place, board: _Board, tables: _Tables, heard: _Heard) -> Array:
     """Variance (arm,) of the log of an arm's cycle time."""
     shape = learned.shapes.get(place.load, NO_SHAPE)
-    played = [board.place[n] for n, tally in shape.rho.items() if tally.weight > PLAYED and n in board.place]
-    prior = _untried_variance(board, tuple(played)) + _line_variance(shape.fit, tables.drawn)
-    at_node = np.minimum(heard.node_weight, heard.load_weight)
-    variance: Array = 1.0 / (1.0 / prior + heard.load_weight * AT_LOAD + at_node * AT_NODE)
+    played = tuple(np.flatnonzero(heard.at_load > PLAYED).tolist())
+    prior = _untried_variance(board, played) + _line_variance(shape.fit, tables.drawn)
+    at_node = np.minimum(heard.at_node, heard.at_load)
+    variance: Array = 1.0 / (1.0 / prior + heard.at_load * AT_LOAD + at_node * AT_NODE)
     if place.load:
-        variance += np.where(heard.load_weight > 0.0, 0.0, LOAD_SD * LOAD_SD)
-    for name, shift in learned.unsure.items():
-        at = board.place.get(name)
-        if at is not None:
-            variance[at] += shift * shift
+        variance += np.where(heard.at_load > 0.0, 0.0, LOAD_SD * LOAD_SD)
+    for at, shift in _on(board, learned.unsure):
+        variance[at] += shift * shift
     if node_of(place.bucket, place.load) in learned.nodes:
         jump = jump_doubt(learned, place.bucket, place.load)
         if jump > 0.0:
-            variance += np.where(board.other_sort & (heard.node_weight < 0.5), jump * jump, 0.0)
+            variance += np.where(board.other_sort & (heard.at_node < 0.5), jump * jump, 0.0)
     return variance
 
 

@@ -184,9 +184,10 @@ def expected_improvement(gain: float, sd: float) -> float:
     if sd <= 0.0:
         return max(0.0, gain)
     z = gain / sd
-    return sd * math.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi) + gain * 0.5 * (
-        1.0 + math.erf(z / math.sqrt(2.0))
-    )
+    return sd * math.exp(-0.5 * z * z) / _ROOT_2PI + gain * 0.5 * (1.0 + math.erf(z / _ROOT_2))
+
+
+_ROOT_2, _ROOT_2PI = math.sqrt(2.0), math.sqrt(2.0 * math.pi)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +222,8 @@ def plan(field: Field, stakes: Stakes, *, stay: Setting | None) -> Plan:
     best = _best(field, field.fit, stakes.margin, stay) if stakes.may_try else proven
     if proven not in (best, BASELINE) and best not in field.proven:
         best = best if mean[best] * math.exp(CAUTION * field.sd[best]) < mean[proven] else proven
-    played, safe = _option(field, best, stakes), _option(field, proven, stakes)
+    safe = _option(field, proven, stakes)
+    played = safe if best == proven else _option(field, best, stakes)
     tries = _tries(field, best, stakes) if stakes.may_try else _refresh(field, best)
     if stakes.spare_ms < 0.0 and best != BASELINE and best not in field.proven:
         doubted = replace(played, share=DOUBTED)
@@ -246,11 +248,12 @@ def _best(field: Field, others: Sequence[int], margin: float, stay: Setting | No
 
 
 def _option(field: Field, at: int, stakes: Stakes) -> Option:
-    candidate = field.candidate(at)
-    setting, mean, standing = candidate.arm.setting, candidate.mean, candidate.standing
+    setting, mean = field.arms[at].setting, field.mean[at]
     if at == BASELINE:
         return Option(setting, "baseline", 1.0, -math.inf, mean)
-    if standing in PROVEN:
+    candidate = field.candidate(at)
+    standing = candidate.standing
+    if at in field.proven:
         reason = "frontier" if standing is Standing.CREDITED else "learned"
         worst = 0.0 if stakes.may_try else -math.inf
         if standing is Standing.CREDITED and stakes.may_try:
