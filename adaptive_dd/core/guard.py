@@ -287,10 +287,11 @@ def worst_ms(
 ) -> float:
     """What an unproven arm may lose on a request, in ms: its expected shortfall over the worst texts (a share of
     `tail`), with its cost at the upper end of its interval; text on which it would gain counts for nothing."""
-    each = [(stretch * c - p, w) for c, p, w in zip(cost, price, text, strict=True)]
+    losses = sorted([(stretch * c - p, w) for c, p, w in zip(cost, price, text, strict=True)], reverse=True)
     left, lost = tail, 0.0
-    for loss, weight in sorted([known for known in each if known[0] > 0.0], reverse=True):
-        if weight >= left:
-            return tokens * (lost + loss * left) / tail
-        lost, left = lost + loss * weight, left - weight
+    for loss, weight in losses:
+        if loss <= 0.0 or left <= 0.0:
+            break
+        part = min(weight, left)
+        lost, left = lost + loss * part, left - part
     return tokens * lost / tail

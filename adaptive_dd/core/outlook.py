@@ -172,6 +172,7 @@ def _heard(learned: Learned, place: Place, arms: tuple[Arm, ...], board: _Board)
     shape = learned.shapes.get(place.load, NO_SHAPE)
     here = learned.nodes.get(node_of(place.bucket, place.load), NO_NODE)
     factor, of_text = _heard_of_text(learned, place, board)
+    slants = _heard_of_slants(learned, board, of_text)
     at_load, at_node = [0.0] * len(arms), [0.0] * len(arms)
     for at, tally in _on(board, shape.rho):
         at_load[at] = tally.weight
@@ -180,12 +181,8 @@ def _heard(learned: Learned, place: Place, arms: tuple[Arm, ...], board: _Board)
         at_node[at] = tally.weight
     for at, own in _on(board, learned.apart):
         factor[at] += own
-    log_factor = np.zeros((len(arms), len(BANDS) + 1))
-    slants = _on(board, learned.slants)
-    if slants:
-        log_factor[[at for at, _ in slants]] = [[t.shrunk(SLANT_LEAN) for t in own] for _, own in slants]
-    log_factor += np.array(factor)[:, None]
-    return _Heard(log_factor, *np.array([at_load, at_node, of_text]))
+    everything = np.array([factor, at_load, at_node, of_text])
+    return _Heard((slants + everything[0]).T, *everything[1:])
 
 
 def _heard_of_text(learned: Learned, place: Place, board: _Board) -> tuple[list[float], list[float]]:
@@ -197,9 +194,19 @@ def _heard_of_text(learned: Learned, place: Place, board: _Board) -> tuple[list[
     for at, tally in _on(board, learned.texts.get(text_key(place.kind, place.bucket), NO_TEXT).bias):
         factor[at] += tally.shrunk(board.lean[at])
         of_text[at] = tally.weight if board.p_min[at] == 0.0 else 0.0
-    for at, tallies in _on(board, learned.slants):
-        of_text[at] = 0.5 * sum([tally.weight for tally in tallies])
     return factor, of_text
+
+
+def _heard_of_slants(learned: Learned, board: _Board, of_text: list[float]) -> Array:
+    """The slants (band, arm); their evidence goes into `of_text`."""
+    slants = [[0.0] * len(of_text) for _ in range(len(BANDS) + 1)]
+    for at, tallies in _on(board, learned.slants):
+        weight = 0.0
+        for own, tally in zip(slants, tallies, strict=True):
+            own[at] = tally.shrunk(SLANT_LEAN)
+            weight += tally.weight
+        of_text[at] = 0.5 * weight
+    return np.array(slants)
 
 
 def _on(board: _Board, known: Mapping[str, Known]) -> list[tuple[int, Known]]:
