@@ -93,7 +93,7 @@ def _solved(total: Sums, prior: Vector, sd: Vector) -> Vector:
     v2 = c + f * m1 + h * m2 + i * m3
     v3 = d + g * m1 + i * m2 + j * m3
     scale = (y0 + m1 * y1 + m2 * y2 + m3 * y3) / (v0 + m1 * v1 + m2 * v2 + m3 * v3)
-    p1, p2, p3 = (1.0 / (s * s * scale * scale) for s in sd[1:])
+    p1, p2, p3 = [1.0 / (s * s * scale * scale) for s in sd[1:]]
     k1, k2, k3 = m1 * scale, m2 * scale, m3 * scale
     first = _solve4(
         (a, b, c, d, e + p1, f, g, h + p2, i, j + p3),
@@ -146,7 +146,7 @@ def uncertainty(fit: Fit) -> tuple[tuple[Vector, ...], Vector]:
     """
     a, b, c, d, e, f, g, h, i, j = fit.total[:10]
     scale = fit.coef[0]
-    p1, p2, p3 = (1.0 / (sd * sd * scale * scale) for sd in SHAPE_SD[1:])
+    p1, p2, p3 = [1.0 / (sd * sd * scale * scale) for sd in SHAPE_SD[1:]]
     e, h, j = e + p1, h + p2, j + p3
     least = 1e-12 * (a + e + h + j)  # one depth alone leaves it nearly singular
     a, e, h, j = a + least, e + least, h + least, j + least

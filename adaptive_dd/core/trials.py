@@ -48,8 +48,9 @@ TRANSITIONS: Mapping[tuple[Standing, Signal], Standing] = {
     (Standing.DEMOTED, Signal.WAITED): Standing.CANDIDATE,
     (Standing.QUARANTINED, Signal.WAITED): Standing.CANDIDATE,
 }
-PROVEN = frozenset({Standing.CREDITED, Standing.PROMOTED})
-BARRED = frozenset({Standing.DEMOTED, Standing.QUARANTINED})
+# Pairs, because the hash of an enum takes longer than two comparisons.
+PROVEN = (Standing.CREDITED, Standing.PROMOTED)
+BARRED = (Standing.DEMOTED, Standing.QUARANTINED)
 
 
 def diagram() -> str:
