@@ -26,9 +26,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from operator import mul
+from typing import cast
 
 from adaptive_dd.core.acceptance import (
     CHANCES,
@@ -599,7 +601,8 @@ def _talked(
 ) -> tuple[Mapping[str, Talk], Mapping[str, Lift]]:
     """The conversations and the lifts after an answer of one of them."""
     level, weight = shown
-    talks, lifts = dict(learned.talks), learned.lifts
+    # A copy of the table as it is; `dict` would put hundreds of conversations in one by one, since some were taken out.
+    talks, lifts = cast("dict[str, Talk]", copy(learned.talks)), learned.lifts
     traits = traits_of(depth_of(learned, answer.arm), answer.arm.p_min)
     old = talks.pop(answer.conversation, None) or Talk((0.0,) * len(LEVELS), 0.0, level, traits, 0.0)
     means = dict(old.traits)

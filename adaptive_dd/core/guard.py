@@ -287,10 +287,11 @@ def worst_ms(
 ) -> float:
     """What an unproven arm may lose on a request, in ms: its expected shortfall over the worst texts (a share of
     `tail`), with its cost at the upper end of its interval; text on which it would gain counts for nothing."""
-    losses = sorted([(stretch * c - p, w) for c, p, w in zip(cost, price, text, strict=True)], reverse=True)
+    each = zip(cost, price, text, strict=True)
+    losses = [(loss, w) for c, p, w in each if (loss := stretch * c - p) > 0.0]
     left, lost = tail, 0.0
-    for loss, weight in losses:
-        if loss <= 0.0 or left <= 0.0:
+    for loss, weight in sorted(losses, reverse=True):
+        if left <= 0.0:
             break
         part = min(weight, left)
         lost, left = lost + loss * part, left - part

@@ -198,14 +198,13 @@ def _heard_of_text(learned: Learned, place: Place, board: _Board) -> tuple[list[
 
 
 def _heard_of_slants(learned: Learned, board: _Board, of_text: list[float]) -> Array:
-    """The slants (band, arm); their evidence goes into `of_text`."""
+    """The slants (band, arm); their evidence is added to `of_text`."""
     slants = [[0.0] * len(of_text) for _ in range(len(BANDS) + 1)]
     for at, tallies in _on(board, learned.slants):
-        weight = 0.0
         for own, tally in zip(slants, tallies, strict=True):
-            own[at] = tally.shrunk(SLANT_LEAN)
-            weight += tally.weight
-        of_text[at] = 0.5 * weight
+            if tally.weight:
+                own[at] = tally.shrunk(SLANT_LEAN)
+                of_text[at] += 0.5 * tally.weight
     return np.array(slants)
 
 
@@ -218,7 +217,7 @@ def _on(board: _Board, known: Mapping[str, Known]) -> list[tuple[int, Known]]:
 def _time_variance(learned: Learned, place: Place, board: _Board, tables: _Tables, heard: _Heard) -> Array:
     """Variance (arm,) of the log of an arm's cycle time."""
     shape = learned.shapes.get(place.load, NO_SHAPE)
-    played = tuple(np.flatnonzero(heard.at_load > PLAYED).tolist())
+    played = tuple([at for at, weight in enumerate(heard.at_load.tolist()) if weight > PLAYED])
     prior = _untried_variance(board, played) + _line_variance(shape.fit, tables.drawn)
     at_node = np.minimum(heard.at_node, heard.at_load)
     variance: Array = 1.0 / (1.0 / prior + heard.at_load * AT_LOAD + at_node * AT_NODE)
