@@ -247,6 +247,8 @@ def budget_lines(budget: Mapping[str, Any]) -> list[str]:
     lines.append(f"budget: {left}, {budget['reserved_ms'] / 1000:.1f} s reserved by requests on their way")
     if budget["alarm"]:
         lines.append(f"alarm: {budget['alarm']}")
+    if budget["frontier"]:
+        lines.append(f"frontier: {budget['frontier']}")
     return lines
 
 

@@ -39,6 +39,7 @@ from adaptive_dd.core.state import (
     baseline_of,
     cap_of,
     cell_of,
+    foreign,
     load_level,
     rooms,
     rung_of,
@@ -71,7 +72,8 @@ def initial(began: Began) -> State:
     """The state that a deployment starts from."""
     edges = bucket_edges(began.frontier)
     state = _prepared(State(began.deployment, began.settings, began.frontier, edges))
-    return replace(state, learned=seeded(state.learned, began.frontier, edges))
+    other = foreign(began.frontier, began.deployment)
+    return replace(state, learned=seeded(state.learned, began.frontier, edges, foreign=other))
 
 
 # --- deciding ------------------------------------------------------------------------------------------------
@@ -210,7 +212,8 @@ def _began_again(state: State, event: Began) -> State:
         return _prepared(
             replace(fresh, facts=state.facts, frozen=state.frozen, next_number=state.next_number)
         )
-    kept = replace(state.guard, reserved={})
+    lies = state.guard.lies if event.frontier == state.frontier else 0.0
+    kept = replace(state.guard, reserved={}, lies=lies)
     return _prepared(replace(state, settings=event.settings, frontier=event.frontier, open={}, guard=kept))
 
 

@@ -65,6 +65,8 @@ NODE_KEEP, SHAPE_KEEP, TEXT_KEEP = 0.93, 0.97, 0.98
 # Answers of one conversation differ by this much (logits); an answer's own precision is added.
 MOOD_SD = 0.25
 LEAST_SD = 0.25  # half of the grid's step or so: a sharper likelihood would fall between levels
+# Cycles of one text differ (easy and hard ones alternate), so that an answer tells less than that many draws would.
+OVERDISPERSED = 1.5
 TALK_KEEP = 0.9
 TALKS = 256
 # Pseudo-answers by which a text leans on its kind, and a kind on everything.
@@ -81,6 +83,8 @@ UNTOLD = 0.2
 SLANT_LEAN, SLANT_CAP = 4.0, 25.0
 # Comparisons at which a lift is half believed (answers differ by some .4 logits, lifts by .2), and its limit.
 LIFT_LEAN, LIFT_KEEP, LARGEST_LIFT = 4.0, 0.998, 1.5
+# What the lift of a p level may be before any comparison (logits): drafters are more or less sure than they should be.
+UNHEARD_P_SD = 0.6
 # Weight from which an arm's answers are expected to be what was predicted, the error that one of them may teach then
 # (an outlier is not a trend), and the share of it that is put down to the whole machine.
 FAMILIAR, LARGEST_SURPRISE, COMMON_GAIN = 1.5, 0.12, 0.02
@@ -170,13 +174,12 @@ class Talk:
     """What a conversation's earlier answers say.
 
     log_likelihood   of its text (level,)            level   the mean level that this puts it at
-    seen, traits     running means of the level that answers showed, and of the traits of the arms that showed it
+    traits           running means of the traits of the arms that showed it
     weight           answers in those means
     """
 
     log_likelihood: Weights
     level: float
-    seen: float
     traits: Mapping[str, float]
     weight: float
 
@@ -189,7 +192,9 @@ class Lift:
     logits: float = 0.0
 
     def heard(self, difference: float, error: float, weight: float) -> Lift:
-        """After an answer whose trait was `difference` from its conversation's mean, and its level `error` off."""
+        """After an answer whose trait was `difference` from its conversation's mean, and its level `error` off what
+        was expected of it. (Off what was *seen* before would be another thing: deep settings are chosen after lucky
+        answers, and the next one is less lucky whatever it is answered with.)"""
         squares = LIFT_KEEP * self.squares + weight * difference * difference
         moved = self.logits + weight * difference * error / (squares + LIFT_LEAN)
         return Lift(squares, min(max(moved, -LARGEST_LIFT), LARGEST_LIFT))
@@ -235,7 +240,11 @@ class Learned:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer, as the estimator hears of it. inferred: its drafted tokens are not known (`Outcome.inferred`)."""
+    """One answer, as the estimator hears of it.
+
+    inferred   its drafted tokens are not known (`Outcome.inferred`)
+    biased     its arm may have a bias; not the baseline, by which texts are told, and not the rows of a frontier
+    """
 
     arm: Arm
     bucket: int
@@ -244,6 +253,7 @@ class Answer:
     conversation: str
     timings: Timings
     inferred: bool = False
+    biased: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +304,13 @@ def shift_of(learned: Learned, arm: Arm) -> float:
     traits = traits_of(depth_of(learned, arm), arm.p_min)
     shift = sum([x * learned.lifts.get(name, NO_LIFT).logits for name, x in traits.items()])
     return round(20.0 * shift) / 20.0
+
+
+def lift_sd(learned: Learned, arm: Arm) -> float:
+    """What an arm's p level may be off in how it sees a text (logits): less with every comparison."""
+    if arm.p_min == 0.0:
+        return 0.0
+    return UNHEARD_P_SD / math.sqrt(1.0 + learned.lifts.get(f"p{arm.p_min}", NO_LIFT).squares / LIFT_LEAN)
 
 
 @lru_cache(maxsize=1024)
@@ -388,13 +405,6 @@ def residual(shape: Shape, node: Node, arm: Arm) -> float:
     return total
 
 
-def bias_of(learned: Learned, key: str, arm: Arm) -> float:
-    """An arm's bias: log factor on the tables' cycles per token, as far as it is believed."""
-    text, everything = learned.texts.get(key, NO_TEXT), learned.texts.get("", NO_TEXT)
-    lean = BIAS_LEAN if arm.p_min == 0.0 else BIAS_LEAN_P
-    return text.bias.get(arm.name, NOTHING).shrunk(lean) + everything.bias.get(arm.name, NOTHING).shrunk(lean)
-
-
 FLAT: Weights = (1.0,) * len(LEVELS)
 NO_TEXT = Text((0.0,) * len(LEVELS))
 # Before any answer: texts from hopeless to copied, most of them in between.
@@ -451,7 +461,8 @@ def read(learned: Learned, answer: Answer) -> Reading:
         chance, rejected = at_level(CHANCES, level), at_level(table.rejected, level)
         typical = (1.0, at_level(table.drafts, level), at_level(table.drafted, level), rejected)
         trials = timings.draft_n_accepted + cycles * rejected
-        own_sd = 1.0 / math.sqrt(trials * chance * (1.0 - chance) + 0.3)
+        own_sd = OVERDISPERSED / math.sqrt(trials * chance * (1.0 - chance) + 0.3)
+        own_sd = math.hypot(own_sd, lift_sd(learned, arm))
         posterior = product(expected, likelihood(level, max(own_sd, LEAST_SD)))
         shown = (level, min(1.0, trials / 30.0))
         heard = likelihood(level, math.sqrt(own_sd * own_sd + MOOD_SD * MOOD_SD))
@@ -575,7 +586,7 @@ def _learn_text(learned: Learned, answer: Answer, reading: Reading) -> Learned:
         text = texts.get(key, NO_TEXT)
         weights = tuple([TEXT_KEEP * w + weight * p for w, p in zip(text.weights, spread, strict=True)])
         bias = text.bias
-        if key != answer.kind and answer.arm.p_min == 0.0:
+        if key != answer.kind and answer.arm.p_min == 0.0 and answer.biased:
             old = bias.get(name, NOTHING)
             bias = {**bias, name: old.moved(error - old.mean, seen, lean=0.0, cap=BIAS_CAP)}
             error -= bias[name].shrunk(lean)
@@ -604,19 +615,18 @@ def _talked(
     # A copy of the table as it is; `dict` would put hundreds of conversations in one by one, since some were taken out.
     talks, lifts = cast("dict[str, Talk]", copy(learned.talks)), learned.lifts
     traits = traits_of(depth_of(learned, answer.arm), answer.arm.p_min)
-    old = talks.pop(answer.conversation, None) or Talk((0.0,) * len(LEVELS), 0.0, level, traits, 0.0)
-    means = dict(old.traits)
+    old = talks.pop(answer.conversation, None) or Talk((0.0,) * len(LEVELS), 0.0, traits, 0.0)
+    means, expected = dict(old.traits), sum(map(mul, LEVELS, reading.expected))
     gain = weight / (old.weight + weight)
     share = weight * old.weight / (old.weight + weight)  # the mean has an error of its own
     for name in sorted({*traits, *means}):
         difference = traits.get(name, 0.0) - means.get(name, 0.0)
         if difference and share:
-            lifts = {**lifts, name: lifts.get(name, NO_LIFT).heard(difference, level - old.seen, share)}
+            lifts = {**lifts, name: lifts.get(name, NO_LIFT).heard(difference, level - expected, share)}
         means[name] = means.get(name, 0.0) + gain * difference
     after = [TALK_KEEP * b + math.log(w) for b, w in zip(old.log_likelihood, reading.likelihood, strict=True)]
     mean = sum(map(mul, LEVELS, reading.posterior))
-    seen = old.seen + gain * (level - old.seen)
-    talks[answer.conversation] = Talk(tuple(after), mean, seen, means, min(6.0, old.weight + weight))
+    talks[answer.conversation] = Talk(tuple(after), mean, means, min(6.0, old.weight + weight))
     if len(talks) > TALKS:
         del talks[next(iter(talks))]
     return talks, lifts

@@ -15,11 +15,11 @@ from statistics import NormalDist
 
 import numpy as np
 
-from adaptive_dd.core import controller, estimator, planning, policy
+from adaptive_dd.core import controller, estimator, guard, planning, policy
 from adaptive_dd.core.domain import Cell, Context, Setting
 from adaptive_dd.core.outlook import Place, outlooks
 from adaptive_dd.core.policy import Plan
-from adaptive_dd.core.state import State, credits_for, sort_of
+from adaptive_dd.core.state import State, credits_for, foreign, sort_of
 from adaptive_dd.core.trials import BARRED, NEW, PROVEN, Standing, Trial
 
 Z = 1.96  # 95%, two-sided, of a normal
@@ -75,6 +75,7 @@ class BudgetView:
     reserved_ms   worst case of requests on their way                 headroom_ms what trials may still lose
     gain          saved_ms / ref_ms, with the slack both ways as its interval; None before anything was measured
     alarm         a surprise that is not explained yet, in words, or empty
+    frontier      why the frontier's rows get no credit, in words, or empty
     tight         headroom of the buckets whose own account allows less
     """
 
@@ -90,6 +91,7 @@ class BudgetView:
     gain_low: float | None
     gain_high: float | None
     alarm: str
+    frontier: str
     tight: Mapping[int, float]
 
 
@@ -117,8 +119,19 @@ def budget(state: State) -> BudgetView:
         alarm=""
         if alarm is None
         else f"{alarm.name} came {math.expm1(alarm.shift):+.0%} off; asking the baseline",
+        frontier=_no_credit(state),
         tight=dict(state.tight),
     )
+
+
+def _no_credit(state: State) -> str:
+    """Why the frontier's rows are not played on credit; empty where they are, or where there are none."""
+    if not state.frontier.rows:
+        return ""
+    if foreign(state.frontier, state.deployment):
+        return f"measured on build {state.frontier.build}, this is {state.deployment.build}: its rows get no credit"
+    caught = guard.distrusted(state.guard, state.settings.delta)
+    return "it claimed more than its settings gain: its rows get no credit any more" if caught else ""
 
 
 def cells(state: State) -> tuple[CellView, ...]:
@@ -140,11 +153,11 @@ def cell_view(state: State, cell: Cell, sort: int = 0) -> CellView:
     chances = {state.arms[0].setting: 1.0} if plan is None else policy.chances(plan, room)
     likeliest = max(chances, key=lambda setting: chances[setting])
     texts = estimator.texts_of(state.learned, cell.kind, cell.bucket)
-    cost, sds = outlooks(state.learned, Place(cell.bucket, cell.load, cell.kind), state.arms)
-    means = (cost @ np.array(texts)).tolist()
+    ahead = outlooks(state.learned, Place(cell.bucket, cell.load, cell.kind), state.arms)
+    means = (ahead.cost @ np.array(texts)).tolist()
     trials = state.guard.trials.get(cell) or credits_for(state, cell)
     arms = []
-    for index, (arm, sd, mean) in enumerate(zip(state.arms, sds.tolist(), means, strict=True)):
+    for index, (arm, sd, mean) in enumerate(zip(state.arms, ahead.sd.tolist(), means, strict=True)):
         trial, gain, chance = trials.get(arm.name, NEW), 1.0 - mean / means[0], chances.get(arm.setting, 0.0)
         spread = math.exp(Z * sd)
         arms.append(

@@ -27,7 +27,7 @@ from adaptive_dd.core.acceptance import Weights
 from adaptive_dd.core.domain import Cell
 from adaptive_dd.core.estimator import NOTHING, Reading, Tally, node_of
 from adaptive_dd.core.regression import Vector, line
-from adaptive_dd.core.trials import Trial
+from adaptive_dd.core.trials import Signal, Trial, lost
 
 # --- the baseline's price ------------------------------------------------------------------------------------
 
@@ -136,6 +136,7 @@ class Guard:
     alarm            a surprise that is not explained yet, or None
     calm             number until which no further surprise is raised
     usual            mean of what the baseline needs for an answer (ms)
+    lies             log of the e-detector for "what the frontier is credited with loses", over all cells
     """
 
     total: Account = EMPTY
@@ -151,6 +152,28 @@ class Guard:
     alarm: Alarm | None = None
     calm: int = 0
     usual: Tally = NOTHING
+    lies: float = 0.0
+
+
+def credited(kept: Guard, saving: float, weight: float, *, number: int, delta: float, doubt: float) -> Guard:
+    """After an answer that a row of the frontier was played for on credit, and that saved `saving` (log).
+
+    One row's lie is seldom alone: the same sweep measured them all, and what it got wrong would cost a loss in every
+    cell and for every arm before each is proven slower by itself. So they are tested together, too.
+    """
+    kept = replace(kept, lies=lost(kept.lies, saving, weight, doubt=doubt))
+    if not distrusted(kept, delta):
+        return kept
+    trials = {
+        cell: {name: trial.moved(Signal.LIED, number) for name, trial in own.items()}
+        for cell, own in kept.trials.items()
+    }
+    return replace(kept, trials=trials)
+
+
+def distrusted(kept: Guard, delta: float) -> bool:
+    """Whether the frontier was caught claiming too much: its rows get no credit any more, in no cell."""
+    return kept.lies > math.log(1.0 / delta)
 
 
 # --- alarms --------------------------------------------------------------------------------------------------

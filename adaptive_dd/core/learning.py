@@ -15,7 +15,7 @@ from adaptive_dd.core.guard import Account, Guard
 from adaptive_dd.core.planning import PLANS, TOKENS_GUESS, planned, price_by_text
 from adaptive_dd.core.policy import Plan
 from adaptive_dd.core.state import State, arms_for, cell_at, credits_for, rooms, sort_of
-from adaptive_dd.core.trials import NEW, Signal, waited
+from adaptive_dd.core.trials import NEW, Signal, Standing, waited
 
 # Answers of fewer cycles than this say nothing about a cycle.
 SHORTEST = 4
@@ -23,7 +23,7 @@ SHORTEST = 4
 SAVING_NOISE = 0.05
 # What a price may be off (log) because the model of text and time that carries it from the baseline's answers to this
 # one is not settled yet: with one baseline answer behind it, realised savings were up to 20% too high in simulation.
-MODEL_DOUBT = 0.4
+MODEL_DOUBT, SETTLING = 0.4, 1.5
 # An answer is credited for no more than this many times the kind's mean answer.
 LONGEST_CREDITED = 20.0
 # Answers over which the usual time of one is remembered.
@@ -49,8 +49,16 @@ def observed(state: State, decided: Decided, outcome: Outcome) -> State:
     context = decided.context
     tokens = timings.prompt_tokens or context.prompt_tokens or 0
     cell = cell_at(state, context.kind, tokens, outcome.mean_in_flight)
-    talk = context.conversation
-    answer = Answer(arm, cell.bucket, cell.load, cell.kind, talk, timings, inferred=outcome.inferred)
+    answer = Answer(
+        arm,
+        cell.bucket,
+        cell.load,
+        cell.kind,
+        context.conversation,
+        timings,
+        inferred=outcome.inferred,
+        biased=arm != state.arms[0],
+    )
     return _learned_from(state, cell, answer, decided.number)
 
 
@@ -138,7 +146,7 @@ def _heard_other(state: State, cell: Cell, answer: Answer, reading: Reading, num
     ref_ms = per_token * answer.timings.decode_tokens
     node = estimator.node_of(cell.bucket, cell.load)
     doubt = kept.prices[node].sd(number, state.learned.time_sd)
-    off = math.hypot(doubt, MODEL_DOUBT / (1.0 + kept.prices[node].weight))
+    off = math.hypot(doubt, MODEL_DOUBT / (1.0 + kept.prices[node].weight) ** SETTLING)
     saved_ms, share = ref_ms - took_ms, _credited(state, cell.kind, answer.timings.decode_tokens)
     entry = Account(
         saved_ms * share if saved_ms > 0.0 else saved_ms,
@@ -146,16 +154,14 @@ def _heard_other(state: State, cell: Cell, answer: Answer, reading: Reading, num
         off * ref_ms * share,
         (SAVING_NOISE * ref_ms * share) ** 2,
     )
-    trials = kept.trials.get(cell) or credits_for(state, cell)
-    heard = trials.get(name, NEW).heard(
-        math.log(ref_ms / took_ms),
-        reading.seen.weight,
-        number=number,
-        delta=state.settings.delta,
-        doubt=doubt,
-    )
+    trials, delta = kept.trials.get(cell) or credits_for(state, cell), state.settings.delta
+    saving, weight, before = math.log(ref_ms / took_ms), reading.seen.weight, trials.get(name, NEW)
+    heard = before.heard(saving, weight, number=number, delta=delta, doubt=doubt)
     known = {**kept.trials, cell: {**trials, name: heard}}
-    return _booked(kept, answer.bucket, entry, trials=known, since_ms=kept.since_ms + ref_ms)
+    kept = _booked(kept, answer.bucket, entry, trials=known, since_ms=kept.since_ms + ref_ms)
+    if before.standing is Standing.CREDITED:
+        kept = guard.credited(kept, saving, weight, number=number, delta=delta, doubt=doubt)
+    return kept
 
 
 def _credited(state: State, kind: str, tokens: int) -> float:

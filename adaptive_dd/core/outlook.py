@@ -69,12 +69,14 @@ class Place:
 class Outlooks(NamedTuple):
     """What is expected of arms somewhere.
 
-    cost   ms per token by text (arm, level)
-    sd     standard error of the log of that (arm,), apart from what all arms share
+    cost     ms per token by text (arm, level)
+    sd       standard error of the log of that (arm,), apart from what all arms share
+    cycles   cycles per token by text (arm, level), by the tables alone
     """
 
     cost: Array
     sd: Array
+    cycles: Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -165,7 +167,8 @@ def outlooks(learned: Learned, place: Place, arms: tuple[Arm, ...]) -> Outlooks:
     cost = (coef @ tables.per_token).reshape(factor.shape) * factor
     variance = _time_variance(learned, place, board, tables, heard)
     variance += board.drafts / (board.bias_precision + heard.of_text * AT_TEXT)
-    return Outlooks(cost, np.sqrt(variance + MODEL_SD * MODEL_SD))
+    cycles = tables.per_token[0].reshape(factor.shape)
+    return Outlooks(cost, np.sqrt(variance + MODEL_SD * MODEL_SD), cycles)
 
 
 def _heard(learned: Learned, place: Place, arms: tuple[Arm, ...], board: _Board) -> _Heard:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from adaptive_dd.core import estimator, policy
-from adaptive_dd.core.acceptance import Weights, draft_table, likelihood, product
+from adaptive_dd.core.acceptance import Weights, likelihood, product
 from adaptive_dd.core.domain import Cell
 from adaptive_dd.core.estimator import Arm, Learned
 from adaptive_dd.core.guard import Guard
@@ -50,12 +50,10 @@ def prices_by_text(state: State, learned: Learned, kept: Guard, cell: Cell) -> t
     t0, t1, t2, t3 = estimator.node_coef(learned, cell.bucket, cell.load)
     _, drafts, drafted, rejects = price.drawn
     fixed = t0 + t1 * drafts + t2 * drafted
-    bias = estimator.bias_of(learned, estimator.text_key(cell.kind, cell.bucket), baseline)
     unit = math.exp(price.level + kept.drift) / (fixed + t3 * rejects)
-    rows = draft_table(estimator.depth_of(learned, baseline), baseline.p_min).rows
+    rows = estimator.table_of(learned, baseline).rows
     cycles = [(fixed + t3 * rejected) * unit for _, _, rejected, _ in rows]
-    factor = math.exp(bias)
-    return tuple([c * row[3] * factor for c, row in zip(cycles, rows, strict=True)]), tuple(cycles)
+    return tuple([c * row[3] for c, row in zip(cycles, rows, strict=True)]), tuple(cycles)
 
 
 def planned(
@@ -67,9 +65,10 @@ def planned(
     price, cycle_ms = known
     old = state.plans.get(cell) or (None,) * PLANS
     texts = estimator.texts_of(learned, cell.kind, cell.bucket)
-    cost, sd = outlooks(learned, Place(cell.bucket, cell.load, cell.kind), state.arms)
+    ahead = outlooks(learned, Place(cell.bucket, cell.load, cell.kind), state.arms)
     trials = kept.trials.get(cell) or credits_for(state, cell)
-    field = field_of(state.arms, cost, sd, trials)
+    depth = estimator.depth_of(learned, state.arms[0])
+    field = field_of(state.arms, ahead, trials, bare=cycle_ms, depth=depth)
     length = state.lengths.get(cell.kind)
     tokens = LONGER * (TOKENS_GUESS if length is None else length.mean)
     settings = state.settings
@@ -81,7 +80,7 @@ def planned(
     for sort in sorts:
         text = product(texts, SORT_LIKELIHOODS[sort - 1]) if sort else texts
         before = old[sort] or old[0]
-        means = _as_claimed((cost @ np.array(text)).tolist(), state.arms, beliefs)
+        means = _as_claimed((ahead.cost @ np.array(text)).tolist(), state.arms, beliefs)
         stakes = Stakes(
             price,
             text,

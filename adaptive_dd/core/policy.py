@@ -27,6 +27,7 @@ from adaptive_dd.core.acceptance import Weights
 from adaptive_dd.core.domain import OFF, SERVER, Frontier, Setting
 from adaptive_dd.core.estimator import Arm, arm_of
 from adaptive_dd.core.guard import TAIL, worst_ms
+from adaptive_dd.core.outlook import Outlooks
 from adaptive_dd.core.trials import BARRED, NEW, PROVEN, Standing, Trial
 
 # Depths that may be tried; beyond 8 speed moves slowly with depth, so the grid thins out.
@@ -56,6 +57,9 @@ CAUTION = 0.7
 LEAST_STRETCH = 1.5
 # Share of the length that worst cases are reckoned with which is used where the cost itself is a bound.
 BOUNDED = 0.5
+# A cycle that drafts no more than the baseline's takes at most this many times as long: a kernel may have a cliff below
+# the baseline's depth. Believed of arms that promise this much at least; what lesser ones cost would be saved for them.
+NO_DEARER, PROMISING = 1.2, 0.1
 # Standard error of a cost (log) that only a jump or a shift of the machine brings: what it is now is anybody's guess.
 WIDE_OPEN = 0.4
 # Arms that share the trials of a plan.
@@ -97,13 +101,17 @@ class Plan:
 
 
 class Candidate(NamedTuple):
-    """What is expected of an arm: ms per token by text (level,) and on average, sd of its log, standing."""
+    """What is expected of an arm: ms per token by text (level,) and on average, sd of its log, standing.
+
+    bound   ms per token by text (level,) if its cycles took as long as the baseline's, where they should take no longer
+    """
 
     arm: Arm
     cost: NDArray[np.float64]
     mean: float
     sd: float
     standing: Standing
+    bound: NDArray[np.float64] | None = None
 
 
 class Field(NamedTuple):
@@ -114,6 +122,8 @@ class Field(NamedTuple):
     trials     what is held of arms, by name
     fit        indices of the arms that may be played beside the baseline, and `proven`: of those that are proven
     hope       share of its mean that each costs if it is HOPELESS standard errors better than expected
+    bound      ms per token by text (arm, level) if each arm's cycles took as long as the baseline's
+    within     indices of the arms that draft no deeper than the baseline and stop no later
     """
 
     arms: tuple[Arm, ...]
@@ -124,26 +134,37 @@ class Field(NamedTuple):
     fit: list[int]
     proven: list[int]
     hope: list[float]
+    bound: NDArray[np.float64]
+    within: list[int]
 
     def candidate(self, at: int) -> Candidate:
         """One of the arms."""
-        arm = self.arms[at]
+        arm, mean = self.arms[at], self.mean
         standing = self.trials.get(arm.name, NEW).standing
-        return Candidate(arm, self.cost[at], self.mean[at], self.sd[at], standing)
+        promising = mean[at] < (1.0 - PROMISING) * mean[BASELINE] and at in self.within
+        bound = self.bound[at] if promising and standing is not Standing.CREDITED else None
+        return Candidate(arm, self.cost[at], mean[at], self.sd[at], standing, bound)
 
 
 BASELINE = 0  # its index
 
 
 def field_of(
-    arms: tuple[Arm, ...], cost: NDArray[np.float64], sd: NDArray[np.float64], trials: Mapping[str, Trial]
+    arms: tuple[Arm, ...], outlooks: Outlooks, trials: Mapping[str, Trial], *, bare: Weights, depth: float
 ) -> Field:
-    """The arms of a cell with what is expected (arm, level), (arm,) and held of them, still without means."""
+    """The arms of a cell with what is expected and held of them, still without means.
+
+    bare, depth: cycle time of the baseline by text (level,) in ms, and what it drafts at most.
+    """
+    cost, sd, cycles = outlooks
     barred = {name for name, trial in trials.items() if trial.standing in BARRED}
     proven = {name for name, trial in trials.items() if trial.standing in PROVEN}
     fit = [at for at, arm in enumerate(arms) if at != BASELINE and arm.name not in barred]
     known = [at for at in fit if arms[at].name in proven]
-    return Field(arms, cost, [], sd.tolist(), trials, fit, known, np.exp(-HOPELESS * sd).tolist())
+    p_min = arms[BASELINE].p_min
+    within = [at for at in fit if 0.0 < arms[at].depth <= depth and arms[at].p_min >= p_min]
+    hope = np.exp(-HOPELESS * sd).tolist()
+    return Field(arms, cost, [], sd.tolist(), trials, fit, known, hope, cycles * np.array(bare), within)
 
 
 def arms_of(frontier: Frontier, baseline: Setting, *, cap: int | None, only_n: bool) -> tuple[Arm, ...]:
@@ -268,6 +289,9 @@ def _worst(candidate: Candidate, stakes: Stakes) -> float:
         stretch, tail = max(LEAST_STRETCH, stretch), TAIL
     cost = candidate.cost.tolist()
     worst = worst_ms(cost, stakes.price, stakes.text, stretch=stretch, tokens=stakes.tokens, tail=tail)
+    if candidate.bound is not None:
+        most = candidate.bound.tolist()
+        return min(worst, worst_ms(most, stakes.price, stakes.text, stretch=NO_DEARER, tokens=stakes.tokens))
     if candidate.arm.setting != OFF or candidate.sd < WIDE_OPEN or not stakes.bare:
         return worst
     # Without a draft a cycle takes no longer than the baseline's: a bound, so the length need not be a long one too.

@@ -81,6 +81,14 @@ def fitted(fit: Fit, name: str, seen: Cycle, *, keep: float, prior: Vector, sd: 
     return Fit(_solved(total, prior, sd), total, {**fit.by_arm, name: own})
 
 
+def scaled(fit: Fit, share: float) -> Fit:
+    """The regression with `share` of its evidence; what it says stays, until the next answer."""
+    if share == 1.0:
+        return fit
+    by_arm = {name: tuple([share * x for x in own]) for name, own in fit.by_arm.items()}
+    return Fit(fit.coef, tuple([share * x for x in fit.total]), by_arm)
+
+
 def _solved(total: Sums, prior: Vector, sd: Vector) -> Vector:
     """Ridge solution around scale x prior, with non-negative costs; the scale itself has no prior.
 

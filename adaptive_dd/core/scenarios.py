@@ -24,7 +24,7 @@ from adaptive_dd.core.domain import (
     Setting,
 )
 from adaptive_dd.core.sim import SimRequest, World, linear_shape, machine, noise_for
-from adaptive_dd.core.traffic import HONOURING, NO_FRONTIER, Phase, Scenario, Workload
+from adaptive_dd.core.traffic import BUILD, HONOURING, NO_FRONTIER, Phase, Scenario, Workload
 
 N2 = Setting(2, 0.0)
 N4 = Setting(4, 0.0)
@@ -75,7 +75,7 @@ def measured(
             luck = 1.0 + error / SAMPLES**0.5 * float(noise_for(1, context_tokens * 100 + number).normal())
             tok_s = 1000.0 / ms * luck * (claims or {}).get(arm, 1.0)
             rows.append(FrontierRow(context_tokens, arm, tok_s, samples=SAMPLES, sd=error * tok_s))
-    return Frontier(tuple(rows), baseline, model="sim", cap=8, generated_tokens=256)
+    return Frontier(tuple(rows), baseline, model="sim", build=BUILD, cap=8, generated_tokens=256)
 
 
 def plain(
@@ -296,7 +296,7 @@ def _build(told: bool) -> Scenario:
     loads = m.three(m.text(0.955, 0.1), m.text(0.9, 0.2), m.text(0.75, 0.2))
     first = plain(old, loads, launch=N4, frontier=measured(old, loads, (500, 4000)))
     changed = replace(new, launch=first.phases[0].world.launch)
-    return then(first, 600, world=changed, build="b2" if told else "b1")
+    return then(first, 600, world=changed, build="b2" if told else BUILD)
 
 
 def _baseline_degrades() -> Scenario:

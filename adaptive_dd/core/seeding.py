@@ -9,17 +9,20 @@ from dataclasses import replace
 from adaptive_dd.core import estimator
 from adaptive_dd.core.acceptance import LEVELS, draft_table
 from adaptive_dd.core.domain import SERVER, Frontier, FrontierRow, Timings
-from adaptive_dd.core.estimator import Answer, Learned, arm_of
+from adaptive_dd.core.estimator import Answer, Learned, Residuals, arm_of
 from adaptive_dd.core.frontier import bucket_of
+from adaptive_dd.core.regression import scaled
 
 # Tokens of the pretended answer, and the most that one arm's rows may weigh: below what makes an arm familiar.
 ROW_TOKENS, ROW_WEIGHT = 400, 0.8
+# Share of that weight which rows of another build have: its kernels may have turned the ranking round.
+OTHER_BUILD = 0.02
 # Where nothing tells how predictable the measured texts were: as the middle of public figures.
 USUAL_PLACE = 8
 
 
-def seeded(learned: Learned, frontier: Frontier, edges: tuple[int, ...]) -> Learned:
-    """The estimator after the frontier's rows."""
+def seeded(learned: Learned, frontier: Frontier, edges: tuple[int, ...], *, foreign: bool = False) -> Learned:
+    """The estimator after the frontier's rows. foreign: they were measured on another build."""
     usable = [row for row in frontier.rows if row.setting != SERVER and not row.mark and row.tok_s > 0.0]
     for context_tokens, kind in sorted({(row.context_tokens, row.kind) for row in usable}):
         here = [row for row in usable if (row.context_tokens, row.kind) == (context_tokens, kind)]
@@ -27,7 +30,7 @@ def seeded(learned: Learned, frontier: Frontier, edges: tuple[int, ...]) -> Lear
         for row in here:
             answer = _as_answer(row, place, bucket_of(edges, context_tokens))
             learned = estimator.learn(learned, answer, estimator.read(learned, answer))
-    return _weakened(learned)
+    return _weakened(learned, OTHER_BUILD if foreign else 1.0)
 
 
 def _usual_place(rows: Sequence[FrontierRow]) -> int:
@@ -72,15 +75,18 @@ def _as_answer(row: FrontierRow, place: int, bucket: int) -> Answer:
     return Answer(arm, bucket, 0, row.kind, "", timings)
 
 
-def _weakened(learned: Learned) -> Learned:
+def _weakened(learned: Learned, share: float) -> Learned:
+    """The estimator with what single rows weigh limited, and `share` of all that."""
     shapes = {
-        load: replace(
-            shape, rho={n: replace(t, weight=min(t.weight, ROW_WEIGHT)) for n, t in shape.rho.items()}
-        )
+        load: replace(shape, fit=scaled(shape.fit, share), rho=_limited(shape.rho, share))
         for load, shape in learned.shapes.items()
     }
     nodes = {
-        key: replace(node, rho={n: replace(t, weight=min(t.weight, ROW_WEIGHT)) for n, t in node.rho.items()})
+        key: replace(node, fit=scaled(node.fit, share), rho=_limited(node.rho, share))
         for key, node in learned.nodes.items()
     }
     return replace(learned, shapes=shapes, nodes=nodes)
+
+
+def _limited(rho: Residuals, share: float) -> Residuals:
+    return {name: replace(tally, weight=share * min(tally.weight, ROW_WEIGHT)) for name, tally in rho.items()}

@@ -140,8 +140,18 @@ def arms_for(state: State) -> tuple[Arm, ...]:
     return policy.arms_of(state.frontier, baseline_of(state), cap=cap_of(state), only_n=only_n)
 
 
+def foreign(frontier: Frontier, deployment: Deployment) -> bool:
+    """Whether a frontier says that it was measured on another build than the one that is met."""
+    return bool(frontier.build and deployment.build) and frontier.build != deployment.build
+
+
 def credits_for(state: State, cell: Cell) -> dict[str, Trial]:
-    """Where a cell starts: arms whose own frontier rows beat the baseline are credited."""
+    """Where a cell starts: arms whose own frontier rows beat the baseline are credited.
+
+    None where the frontier was caught claiming too much, or was measured on another build: that one's own it is not.
+    """
+    if guard.distrusted(state.guard, state.settings.delta) or foreign(state.frontier, state.deployment):
+        return {}
     baseline, cap = baseline_of(state), cap_of(state)
     rows = safe_rows_at(
         state.frontier, cell.bucket, edges=state.edges, baseline=baseline, cap=cap, kind=cell.kind

@@ -20,6 +20,8 @@ from adaptive_dd.core.sim import SimRequest, World
 HONOURING = ServerFacts(listens=Listens.HONOURS)
 NO_FRONTIER = Frontier()
 PLAIN = Kind()
+# What servers say that they are built from, and frontiers that they were measured on.
+BUILD = "b1"
 # Conversations that are open at the same time, whatever the load: their turns interleave.
 OPEN_CONVERSATIONS = 8
 # A load lasts this many requests on average, before the next one is drawn.
@@ -64,7 +66,7 @@ class Phase:
     workloads: tuple[Workload, ...]
     loads: tuple[tuple[int, float], ...] = ((1, 1.0),)
     facts: ServerFacts = HONOURING
-    build: str = "b1"
+    build: str = BUILD
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ class Signal(StrEnum):
     DISPROVEN = "proven slower"
     REFUSED = "refused or failed"
     WAITED = "back-off over"
+    LIED = "the frontier claimed too much"
 
 
 TRANSITIONS: Mapping[tuple[Standing, Signal], Standing] = {
@@ -39,6 +40,7 @@ TRANSITIONS: Mapping[tuple[Standing, Signal], Standing] = {
     (Standing.CREDITED, Signal.PROVEN): Standing.PROMOTED,
     (Standing.CANDIDATE, Signal.DISPROVEN): Standing.DEMOTED,
     (Standing.CREDITED, Signal.DISPROVEN): Standing.DEMOTED,
+    (Standing.CREDITED, Signal.LIED): Standing.CANDIDATE,
     (Standing.PROMOTED, Signal.DISPROVEN): Standing.DEMOTED,
     (Standing.CANDIDATE, Signal.REFUSED): Standing.QUARANTINED,
     (Standing.CREDITED, Signal.REFUSED): Standing.QUARANTINED,
@@ -72,6 +74,14 @@ BET = 2.5
 LARGEST_SAVING = 0.7
 # Requests until a barred arm may be tried again; doubles each time, up to a limit.
 BACK_OFF, LONGEST_BACK_OFF = 100, 3200
+
+
+def lost(
+    against: float, saving: float, weight: float, *, doubt: float, variance: float = SAVING_SD**2
+) -> float:
+    """Log of the e-detector for "slower" after an answer that saved `saving` (log); doubt: what that may be off."""
+    saving = min(max(saving, -LARGEST_SAVING), LARGEST_SAVING)
+    return max(0.0, against + weight * (BET * (-saving - doubt) - 0.5 * BET * BET * variance))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +135,7 @@ class Trial:
         error = saving - self.mean
         mean = self.mean + error * weight / total
         square = self.square + (error * (saving - mean) - self.square) * weight / total
-        step = BET * (-saving - doubt) - 0.5 * BET * BET * self.variance
-        against = max(0.0, self.against + weight * step)
+        against = lost(self.against, saving, weight, doubt=doubt, variance=self.variance)
         trial = Trial(self.standing, total, mean, square, against, self.until, self.setbacks, self.claim)
         if trial.against > math.log(1.0 / delta):
             return trial.moved(Signal.DISPROVEN, number)

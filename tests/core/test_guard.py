@@ -7,9 +7,11 @@ import pytest
 
 from adaptive_dd.core import guard
 from adaptive_dd.core.acceptance import LEVELS
+from adaptive_dd.core.domain import Cell
 from adaptive_dd.core.estimator import Reading, Tally
 from adaptive_dd.core.guard import Account, Guard, Price
 from adaptive_dd.core.regression import Cycle
+from adaptive_dd.core.trials import Standing, Trial
 
 FLAT = (1.0 / len(LEVELS),) * len(LEVELS)
 COEF = (10.0, 0.0, 2.0, 0.0)
@@ -133,3 +135,36 @@ def test_the_noisier_the_answers_the_calmer_the_price() -> None:
         after, _ = guard.priced(after_ten(), 0, baseline_reading(10.7), COEF, 1, sd=sd)
         moved.append(after.prices[0].level + after.drift)
     assert moved[1] < moved[0]
+
+
+def believed() -> Guard:
+    """A guard whose frontier has rows in two cells, one of them proven since."""
+    here = {"n4,p0.0": Trial(Standing.CREDITED, claim=0.2), "n6,p0.0": Trial(Standing.PROMOTED)}
+    return Guard(
+        trials={Cell(0, 0, "a"): here, Cell(1, 0, "b"): {"n8,p0.0": Trial(Standing.CREDITED, claim=0.3)}}
+    )
+
+
+def played_on_credit(kept: Guard, *savings: float) -> Guard:
+    for number, saving in enumerate(savings):
+        kept = guard.credited(kept, saving, 1.0, number=number, delta=0.05, doubt=0.02)
+    return kept
+
+
+def test_rows_of_a_frontier_that_lose_together_get_no_credit_in_any_cell() -> None:
+    kept = played_on_credit(believed(), *[-0.25] * 7)
+    assert guard.distrusted(kept, 0.05)
+    standings = {name: t.standing for own in kept.trials.values() for name, t in own.items()}
+    assert standings["n4,p0.0"] is standings["n8,p0.0"] is Standing.CANDIDATE
+    assert standings["n6,p0.0"] is Standing.PROMOTED, "what answers proved is not the frontier's claim"
+
+
+@pytest.mark.parametrize("savings", [[-0.4, -0.4], [0.1] * 200, [0.2, -0.15] * 100])
+def test_a_frontier_that_mostly_keeps_its_word_keeps_its_credit(savings: list[float]) -> None:
+    kept = played_on_credit(believed(), *savings)
+    assert not guard.distrusted(kept, 0.05)
+    assert kept.trials == believed().trials
+
+
+def test_one_absurd_answer_does_not_discredit_a_frontier() -> None:
+    assert not guard.distrusted(played_on_credit(believed(), -9.0), 0.05)

@@ -10,6 +10,7 @@ from adaptive_dd.core import controller, estimator, learning, policy
 from adaptive_dd.core.codec import state_from_json, state_to_json
 from adaptive_dd.core.domain import (
     OFF,
+    Cell,
     Context,
     Decision,
     Frontier,
@@ -22,9 +23,11 @@ from adaptive_dd.core.domain import (
     Timings,
 )
 from adaptive_dd.core.events import Began, Decided, FreezeSet, ModeSet, Observed
+from adaptive_dd.core.explain import budget
 from adaptive_dd.core.learning import LONGEST_CREDITED
 from adaptive_dd.core.outlook import Place, outlooks
 from adaptive_dd.core.rng import rng_for
+from adaptive_dd.core.state import State, credits_for
 from adaptive_dd.core.trials import Standing
 from tests.core.worlds import N2, Play, World
 
@@ -271,3 +274,64 @@ def test_mode_static_plans_nothing_neither_on_the_requests_path_nor_after_its_an
     monkeypatch.setattr(controller, "planned", planned)
     monkeypatch.setattr(learning, "planned", planned)
     assert {play.request(number).reason for number in range(13, 20)} == {"frontier"}
+
+
+# --- what a frontier's rows are worth ---------------------------------------------------------------------------
+
+LYING = Frontier(
+    tuple(
+        FrontierRow(300, Setting(n, 0.0), tok_s, samples=5, sd=0.5)
+        for n, tok_s in ((2, 80.0), (6, 120.0), (8, 130.0))
+    ),
+    N2,
+    build="b1",
+)
+
+
+def credited_in(state: State) -> set[str]:
+    return {name for name, trial in credits_for(state, Cell(0, 0, "greedy.free.chat")).items() if trial.claim}
+
+
+def test_a_frontier_of_this_build_or_of_no_known_one_is_credited_and_one_of_another_build_is_not() -> None:
+    for measured, met, believed in (
+        ("b1", "b1", True),
+        ("", "b1", True),
+        ("b1", "", True),
+        ("b1", "b2", False),
+    ):
+        began = Play(World(), frontier=replace(LYING, build=measured)).began
+        state = controller.initial(replace(began, deployment=replace(began.deployment, build=met)))
+        assert bool(credited_in(state)) is believed, (measured, met)
+
+
+def test_rows_of_another_build_are_a_hint_that_the_first_answers_outweigh() -> None:
+    began = Play(World(), frontier=LYING).began
+    own, other = (
+        controller.initial(replace(began, deployment=replace(began.deployment, build=build))).learned
+        for build in ("b1", "b2")
+    )
+    arm = estimator.arm_of(Setting(8, 0.0))
+    told = [float(outlooks(learned, Place(0, 0, "k"), (arm,)).cost[0][5]) for learned in (own, other)]
+    assert told[0] == pytest.approx(told[1], rel=0.02), "the same hint"
+    heard = [sum(learned.shapes[0].fit.total[:1]) for learned in (own, other)]
+    assert heard[1] == pytest.approx(0.02 * heard[0])
+
+
+def test_a_frontier_that_lies_is_found_out_and_a_new_one_is_believed_again() -> None:
+    slow = World(slow={Setting(6, 0.0): 1.6, Setting(8, 0.0): 1.6})
+    play = Play(slow, PolicySettings(baseline=N2, cap=8, c0_ms=60000.0), LYING).requests(80)
+    assert credited_in(play.state) == set()
+    assert not any(
+        t.standing is Standing.CREDITED for own in play.state.guard.trials.values() for t in own.values()
+    )
+    assert budget(play.state).frontier.startswith("it claimed more")
+    again = controller.apply(play.state, play.began)
+    assert credited_in(again) == set(), "a restart with the same file forgets nothing"
+    measured_anew = replace(play.began, frontier=replace(LYING, about=(("date", "later"),)))
+    assert credited_in(controller.apply(play.state, measured_anew)) == {"n6,p0.0", "n8,p0.0"}
+
+
+def test_inspect_says_why_rows_of_another_build_get_no_credit() -> None:
+    began = Play(World(), frontier=LYING).began
+    state = controller.initial(replace(began, deployment=replace(began.deployment, build="b2")))
+    assert budget(state).frontier == "measured on build b1, this is b2: its rows get no credit"

@@ -9,6 +9,7 @@ from adaptive_dd.core import policy
 from adaptive_dd.core.acceptance import LEVELS
 from adaptive_dd.core.domain import OFF, SERVER, Frontier, FrontierRow, Setting
 from adaptive_dd.core.estimator import arm_of
+from adaptive_dd.core.outlook import Outlooks
 from adaptive_dd.core.policy import Candidate, Stakes
 from adaptive_dd.core.trials import Standing, Trial
 
@@ -22,10 +23,18 @@ def candidate(
     return Candidate(arm_of(arm), np.full(len(LEVELS), mean), mean, sd, standing)
 
 
-def planned(ready: list[Candidate], under: Stakes, *, stay: Setting | None) -> policy.Plan:
-    arms, costs, means, sds, _ = zip(*ready, strict=True)
+def planned(
+    ready: list[Candidate],
+    under: Stakes,
+    *,
+    stay: Setting | None,
+    bare: tuple[float, ...] = (10.0,) * len(LEVELS),
+    depth: float = 0.0,
+) -> policy.Plan:
+    arms, costs, means, sds, *_ = zip(*ready, strict=True)
     trials = {c.arm.name: Trial(c.standing) for c in ready}
-    field = policy.field_of(arms, np.array(costs), np.array(sds), trials)
+    ahead = Outlooks(np.array(costs), np.array(sds), np.ones((len(ready), len(LEVELS))))
+    field = policy.field_of(arms, ahead, trials, bare=bare, depth=depth)
     return policy.plan(field._replace(mean=list(means)), under, stay=stay)
 
 
@@ -123,3 +132,39 @@ def test_expected_improvement_is_that_of_a_normal() -> None:
     assert policy.expected_improvement(0.0, 1.0) == pytest.approx(1.0 / math.sqrt(2.0 * math.pi))
     assert policy.expected_improvement(0.5, 0.0) == 0.5
     assert policy.expected_improvement(-9.0, 1.0) == pytest.approx(0.0, abs=1e-9)
+
+
+# --- what an arm that drafts no more than the baseline may cost ------------------------------------------------
+
+SURE_OF_LITTLE = 0.4  # standard error at which a worst case is far above what is expected
+
+
+def worst_of(arm: Setting, mean: float, *, depth: float, standing: Standing = Standing.CANDIDATE) -> float:
+    """Worst case of an arm beside a baseline that drafts `depth` tokens at 10 ms a token."""
+    ready = [candidate(SERVER, 10.0), candidate(arm, mean, SURE_OF_LITTLE, standing)]
+    plan = planned(ready, stakes(), stay=None, bare=(8.0,) * len(LEVELS), depth=depth)
+    return next(option.worst_ms for option in (plan.best, *plan.tries) if option.arm == arm)
+
+
+def test_a_cycle_that_drafts_no_more_than_the_baselines_is_expected_to_take_hardly_longer() -> None:
+    bound, free = worst_of(N4, 7.0, depth=6.0), worst_of(N4, 7.0, depth=3.0)
+    assert bound == pytest.approx(0.0), (
+        "1.2 times the baseline's 8 ms for a token's cycles is below its price"
+    )
+    assert free > 300.0
+
+
+@pytest.mark.parametrize(
+    ("arm", "mean", "standing"),
+    [
+        (N4, 9.5, Standing.CANDIDATE),  # promises too little
+        (N4, 7.0, Standing.CREDITED),  # has worst cases of its own
+        (OFF, 7.0, Standing.CANDIDATE),  # drafts nothing, so that a cycle says nothing about tokens
+    ],
+)
+def test_the_bound_is_for_promising_drafts_without_credit(
+    arm: Setting, mean: float, standing: Standing
+) -> None:
+    assert worst_of(arm, mean, depth=6.0, standing=standing) == worst_of(
+        arm, mean, depth=3.0, standing=standing
+    )
