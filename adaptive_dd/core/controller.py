@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from adaptive_dd.core import estimator, learning, policy
+from adaptive_dd.core import learning, policy
 from adaptive_dd.core.cost import ANSWER_TOKENS, stays, switch_ms
 from adaptive_dd.core.domain import SERVER, Cell, Context, Decision, Listens, Mode, Setting, Status
 from adaptive_dd.core.events import (
@@ -28,6 +28,7 @@ from adaptive_dd.core.events import (
 )
 from adaptive_dd.core.frontier import bucket_edges, measured_ms_per_token
 from adaptive_dd.core.guard import Account
+from adaptive_dd.core.learned import node_of
 from adaptive_dd.core.placement import STAYS, home_of, may_refresh, placed
 from adaptive_dd.core.planning import planned
 from adaptive_dd.core.policy import Option, Plan
@@ -154,7 +155,7 @@ def _plan_for(state: State, context: Context, cell: Cell) -> Plan | None:
     sort = sort_of(state, context.conversation)
     plans = state.plans.get(cell)
     plan = None if plans is None else plans[sort]
-    if plan is None and estimator.node_of(cell.bucket, cell.load) in state.guard.prices:
+    if plan is None and node_of(cell.bucket, cell.load) in state.guard.prices:
         # A cell's first request: nobody could work it out before.
         plan = planned(state, state.learned, state.guard, cell, (sort,))[sort]
     return plan

@@ -15,11 +15,13 @@ from statistics import NormalDist
 
 import numpy as np
 
-from adaptive_dd.core import controller, estimator, guard, planning, policy
+from adaptive_dd.core import controller, guard, planning, policy
 from adaptive_dd.core.domain import Cell, Context, Setting
+from adaptive_dd.core.learned import node_of
 from adaptive_dd.core.outlook import Place, outlooks
 from adaptive_dd.core.policy import Plan
 from adaptive_dd.core.state import State, credits_for, foreign, sort_of
+from adaptive_dd.core.texts import texts_of
 from adaptive_dd.core.trials import BARRED, NEW, PROVEN, Standing, Trial
 
 Z = 1.96  # 95%, two-sided, of a normal
@@ -152,7 +154,7 @@ def cell_view(state: State, cell: Cell, sort: int = 0) -> CellView:
     room = min(state.headroom_ms, state.tight.get(cell.bucket, state.headroom_ms))
     chances = {state.arms[0].setting: 1.0} if plan is None else policy.chances(plan, room)
     likeliest = max(chances, key=lambda setting: chances[setting])
-    texts = estimator.texts_of(state.learned, cell.kind, cell.bucket)
+    texts = texts_of(state.learned, cell.kind, cell.bucket)
     ahead = outlooks(state.learned, Place(cell.bucket, cell.load, cell.kind), state.arms)
     means = (ahead.cost @ np.array(texts)).tolist()
     trials = state.guard.trials.get(cell) or credits_for(state, cell)
@@ -201,7 +203,7 @@ def _plan(state: State, cell: Cell, sort: int) -> Plan | None:
     plans = state.plans.get(cell)
     if plans is not None and plans[sort] is not None:
         return plans[sort]
-    if estimator.node_of(cell.bucket, cell.load) not in state.guard.prices:
+    if node_of(cell.bucket, cell.load) not in state.guard.prices:
         return None
     return planning.planned(state, state.learned, state.guard, cell, (sort,))[sort]
 

@@ -11,10 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from operator import mul
 
-from adaptive_dd.core import controller, estimator, planning
+from adaptive_dd.core import controller, planning
 from adaptive_dd.core.domain import Cell, Frontier, FrontierRow, Setting
 from adaptive_dd.core.frontier import bucket_of
+from adaptive_dd.core.learned import node_of
 from adaptive_dd.core.state import State
+from adaptive_dd.core.texts import texts_of
 from adaptive_dd.core.trials import BARRED, NEW, PROVEN, Trial
 
 # Answers of an arm in a cell below which its row makes no claim.
@@ -85,9 +87,9 @@ def _rows_of(state: State, cell: Cell, min_evidence: float) -> list[FrontierRow]
     price = planning.price_by_text(state, state.learned, state.guard, cell)
     if price is None:
         return []
-    texts = estimator.texts_of(state.learned, cell.kind, cell.bucket)
+    texts = texts_of(state.learned, cell.kind, cell.bucket)
     tok_s = 1000.0 / sum(map(mul, price, texts))
-    known = state.guard.prices[estimator.node_of(cell.bucket, cell.load)]
+    known = state.guard.prices[node_of(cell.bucket, cell.load)]
     rows = []
     for tokens in _contexts(state, cell.bucket):
         samples = max(1, round(known.weight))

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 
 from adaptive_dd.core.acceptance import Weights
 from adaptive_dd.core.domain import Cell
-from adaptive_dd.core.estimator import NOTHING, Reading, Tally, node_of
+from adaptive_dd.core.learned import NOTHING, Reading, Tally, node_of
 from adaptive_dd.core.regression import Vector, line
 from adaptive_dd.core.trials import Signal, Trial, lost
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from adaptive_dd.core import estimator, guard
 from adaptive_dd.core.domain import SERVER, UNTOUCHABLE, Cell, Mode, Outcome, Status, Timings
-from adaptive_dd.core.estimator import SERVER_NAME, Answer, Arm, Learned, Reading, arm_of
 from adaptive_dd.core.events import Decided
 from adaptive_dd.core.guard import Account, Guard
+from adaptive_dd.core.learned import NOTHING, SERVER_NAME, Answer, Arm, Learned, Reading, arm_of, node_of
 from adaptive_dd.core.planning import PLANS, TOKENS_GUESS, planned, price_by_text
 from adaptive_dd.core.policy import Plan
 from adaptive_dd.core.state import State, arms_for, cell_at, credits_for, rooms, sort_of
@@ -98,10 +98,10 @@ def _learned_from(state: State, cell: Cell, answer: Answer, number: int) -> Stat
     else:
         kept = _heard_other(state, cell, answer, reading, number)
     trust = ALARMED if number < kept.calm else 1.0
-    if kept.alarm is not None and kept.alarm.node == estimator.node_of(cell.bucket, cell.load):
+    if kept.alarm is not None and kept.alarm.node == node_of(cell.bucket, cell.load):
         trust = 0.0
     learned = estimator.learn(learned, answer, reading, trust=trust)
-    length = state.lengths.get(cell.kind, estimator.NOTHING)
+    length = state.lengths.get(cell.kind, NOTHING)
     moved = length.moved(answer.timings.decode_tokens - length.mean, 1.0, lean=0.0, cap=50.0)
     state = replace(state, learned=learned, lengths={**state.lengths, cell.kind: moved})
     return _replanned(state, kept, cell, answer.conversation)
@@ -112,7 +112,7 @@ def _heard_baseline(
 ) -> tuple[Learned, Reading, Guard]:
     """The baseline's answer sets its price, and tells whether an alarm was the whole machine's."""
     learned, kept = state.learned, state.guard
-    node = estimator.node_of(answer.bucket, answer.load)
+    node = node_of(answer.bucket, answer.load)
     if kept.alarm is not None and kept.alarm.node == node:
         name = kept.alarm.name
         error = reading.time_error if reading.familiar else 0.0
@@ -134,7 +134,7 @@ def _heard_other(state: State, cell: Cell, answer: Answer, reading: Reading, num
     """Another arm's answer: booked against the baseline's price, and listened to for a change of the machine."""
     kept, name = state.guard, answer.arm.name
     if reading.familiar and name not in state.learned.unsure:
-        where = (name, estimator.node_of(cell.bucket, cell.load))
+        where = (name, node_of(cell.bucket, cell.load))
         # Where p_min ends a draft differs from text to text, and cycle time with it.
         sd = state.learned.time_sd * (1.0 if answer.arm.p_min == 0.0 else 3.0)
         kept = guard.listened(kept, where, reading.time_error, sd=sd, number=number)
@@ -144,7 +144,7 @@ def _heard_other(state: State, cell: Cell, answer: Answer, reading: Reading, num
     per_token = sum([p * w for p, w in zip(price, reading.posterior, strict=True)])
     took_ms = answer.timings.predicted_ms
     ref_ms = per_token * answer.timings.decode_tokens
-    node = estimator.node_of(cell.bucket, cell.load)
+    node = node_of(cell.bucket, cell.load)
     doubt = kept.prices[node].sd(number, state.learned.time_sd)
     off = math.hypot(doubt, MODEL_DOUBT / (1.0 + kept.prices[node].weight) ** SETTLING)
     saved_ms, share = ref_ms - took_ms, _credited(state, cell.kind, answer.timings.decode_tokens)
@@ -206,7 +206,7 @@ def _replanned(state: State, kept: Guard, cell: Cell, conversation: str) -> Stat
     if trials is not kept.trials.get(cell) and trials:
         kept = replace(kept, trials={**kept.trials, cell: trials})
     plans = _still_true(state, kept, cell)
-    if estimator.node_of(cell.bucket, cell.load) in kept.prices:
+    if node_of(cell.bucket, cell.load) in kept.prices:
         if state.settings.mode is Mode.ADAPTIVE:
             known = plans.get(cell, ())
             sorts = {0, sort_of(state, conversation)} if any(known) else range(PLANS)

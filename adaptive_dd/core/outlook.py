@@ -15,28 +15,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_dd.core.acceptance import LEVELS, MIDDLE, draft_table
-from adaptive_dd.core.estimator import (
-    BANDS,
-    BIAS_LEAN,
-    BIAS_LEAN_P,
+from adaptive_dd.core.estimator import jump_doubt, node_coef, residual
+from adaptive_dd.core.learned import (
     NO_LIFT,
     NO_NODE,
     NO_SHAPE,
     NO_TEXT,
-    SLANT_LEAN,
     Arm,
     Learned,
     Lift,
-    band_of,
-    depth_of,
-    jump_doubt,
-    node_coef,
     node_of,
-    residual,
     text_key,
-    traits_of,
 )
 from adaptive_dd.core.regression import Fit, uncertainty
+from adaptive_dd.core.texts import BANDS, BIAS_LEAN, BIAS_LEAN_P, SLANT_LEAN, band_of, depth_of, traits_of
 
 Array = NDArray[np.float64]
 Known = TypeVar("Known")

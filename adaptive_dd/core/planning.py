@@ -13,11 +13,12 @@ import numpy as np
 from adaptive_dd.core import estimator, policy
 from adaptive_dd.core.acceptance import Weights, likelihood, product
 from adaptive_dd.core.domain import Cell
-from adaptive_dd.core.estimator import Arm, Learned
 from adaptive_dd.core.guard import Guard
+from adaptive_dd.core.learned import Arm, Learned, node_of
 from adaptive_dd.core.outlook import Place, outlooks
 from adaptive_dd.core.policy import Plan, Stakes, field_of
 from adaptive_dd.core.state import SORTS, State, credits_for
+from adaptive_dd.core.texts import depth_of, table_of, texts_of
 from adaptive_dd.core.trials import Standing, Trial
 
 # The texts that a sort of conversation stands for: centre and spread in logits.
@@ -43,7 +44,7 @@ def price_by_text(state: State, learned: Learned, kept: Guard, cell: Cell) -> We
 
 def prices_by_text(state: State, learned: Learned, kept: Guard, cell: Cell) -> tuple[Weights, Weights] | None:
     """The baseline's price and its cycle time by text (level,), ms per token and ms."""
-    price = kept.prices.get(estimator.node_of(cell.bucket, cell.load))
+    price = kept.prices.get(node_of(cell.bucket, cell.load))
     if price is None:
         return None
     baseline = state.arms[0]
@@ -51,7 +52,7 @@ def prices_by_text(state: State, learned: Learned, kept: Guard, cell: Cell) -> t
     _, drafts, drafted, rejects = price.drawn
     fixed = t0 + t1 * drafts + t2 * drafted
     unit = math.exp(price.level + kept.drift) / (fixed + t3 * rejects)
-    rows = estimator.table_of(learned, baseline).rows
+    rows = table_of(learned, baseline).rows
     cycles = [(fixed + t3 * rejected) * unit for _, _, rejected, _ in rows]
     return tuple([c * row[3] for c, row in zip(cycles, rows, strict=True)]), tuple(cycles)
 
@@ -64,10 +65,10 @@ def planned(
     assert known is not None
     price, cycle_ms = known
     old = state.plans.get(cell) or (None,) * PLANS
-    texts = estimator.texts_of(learned, cell.kind, cell.bucket)
+    texts = texts_of(learned, cell.kind, cell.bucket)
     ahead = outlooks(learned, Place(cell.bucket, cell.load, cell.kind), state.arms)
     trials = kept.trials.get(cell) or credits_for(state, cell)
-    depth = estimator.depth_of(learned, state.arms[0])
+    depth = depth_of(learned, state.arms[0])
     field = field_of(state.arms, ahead, trials, bare=cycle_ms, depth=depth)
     length = state.lengths.get(cell.kind)
     tokens = LONGER * (TOKENS_GUESS if length is None else length.mean)

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from adaptive_dd.core.acceptance import Weights
 from adaptive_dd.core.domain import OFF, SERVER, Frontier, Setting
-from adaptive_dd.core.estimator import Arm, arm_of
 from adaptive_dd.core.guard import TAIL, worst_ms
+from adaptive_dd.core.learned import Arm, arm_of
 from adaptive_dd.core.outlook import Outlooks
 from adaptive_dd.core.trials import BARRED, NEW, PROVEN, Standing, Trial
 

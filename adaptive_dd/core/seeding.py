@@ -9,8 +9,8 @@ from dataclasses import replace
 from adaptive_dd.core import estimator
 from adaptive_dd.core.acceptance import LEVELS, draft_table
 from adaptive_dd.core.domain import SERVER, Frontier, FrontierRow, Timings
-from adaptive_dd.core.estimator import Answer, Learned, Residuals, arm_of
 from adaptive_dd.core.frontier import bucket_of
+from adaptive_dd.core.learned import Answer, Learned, Residuals, arm_of
 from adaptive_dd.core.regression import scaled
 
 # Tokens of the pretended answer, and the most that one arm's rows may weigh: below what makes an arm familiar.

@@ -19,10 +19,10 @@ from adaptive_dd.core.domain import (
     ServerFacts,
     Setting,
 )
-from adaptive_dd.core.estimator import Arm, Learned, Tally
 from adaptive_dd.core.events import Decided
 from adaptive_dd.core.frontier import bucket_of, ladder, safe_rows_at
 from adaptive_dd.core.guard import Guard
+from adaptive_dd.core.learned import Arm, Learned, Tally
 from adaptive_dd.core.policy import Plan
 from adaptive_dd.core.trials import Standing, Trial
 

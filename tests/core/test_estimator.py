@@ -1,15 +1,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from operator import mul
 
 import pytest
 
 from adaptive_dd.core import acceptance, estimator, regression
 from adaptive_dd.core.domain import OFF, Setting, Timings
-from adaptive_dd.core.estimator import Answer, Arm, Learned, arm_of
+from adaptive_dd.core.learned import Answer, Arm, Learned, arm_of
 from adaptive_dd.core.outlook import Place, outlooks
 from adaptive_dd.core.rng import rng_for
+from adaptive_dd.core.texts import texts_of
 from tests.core.worlds import World
 
 N0, N2, N4, N8 = arm_of(OFF), arm_of(Setting(2, 0.0)), arm_of(Setting(4, 0.0)), arm_of(Setting(8, 0.0))
@@ -29,19 +29,19 @@ def alike(arm: Arm = N2, ms: float = 30.0, onto: Learned | None = None) -> Learn
     return learned
 
 
-def answer(world: World, arm: estimator.Arm, number: int, conversation: str = "") -> Answer:
+def answer(world: World, arm: Arm, number: int, conversation: str = "") -> Answer:
     return Answer(arm, 0, 0, "k", conversation, world.answer(arm.setting, rng_for(9, number)))
 
 
-def taught(learned: Learned, world: World, *arms: estimator.Arm, first: int = 0) -> Learned:
+def taught(learned: Learned, world: World, *arms: Arm, first: int = 0) -> Learned:
     for number, arm in enumerate(arms, first):
         heard = answer(world, arm, number)
         learned = estimator.learn(learned, heard, estimator.read(learned, heard))
     return learned
 
 
-def expected_ms(learned: Learned, arm: estimator.Arm) -> float:
-    text = estimator.texts_of(learned, "k", 0)
+def expected_ms(learned: Learned, arm: Arm) -> float:
+    text = texts_of(learned, "k", 0)
     return float(outlooks(learned, Place(0, 0, "k"), (arm,)).cost[0] @ text)
 
 
@@ -73,20 +73,6 @@ def test_an_arm_that_is_no_longer_played_keeps_its_place() -> None:
     learned = taught(Learned(), world, *[N0, N2] * 6)
     learned = taught(learned, world, *[N4] * 150, first=100)
     assert expected_ms(learned, N0) == pytest.approx(world.per_token_ms(OFF), rel=0.05)
-
-
-def test_a_conversation_is_expected_to_go_on_as_it_began() -> None:
-    easy, hard, learned = World(chance=0.92), World(chance=0.4), Learned()
-    for number in range(30):
-        world, name = (easy, "easy") if number % 2 else (hard, "hard")
-        heard = answer(world, N4, number, name)
-        learned = estimator.learn(learned, heard, estimator.read(learned, heard))
-    level = {
-        name: sum(map(mul, acceptance.LEVELS, estimator.expected_text(learned, "k", 0, name)))
-        for name in ("easy", "hard", "")
-    }
-    assert level["hard"] < level[""] < level["easy"]
-    assert level["easy"] - level["hard"] > 1.5
 
 
 def test_a_shift_of_the_machine_is_a_question_for_arms_not_heard_since() -> None:
@@ -152,42 +138,3 @@ def test_a_line_through_one_depth_says_little_about_no_drafting_and_never_that_i
     bare, _, per_token, per_rejection = estimator.node_coef(learned, 0, 0)
     assert per_token <= regression.STEEPEST * bare + 1e-9
     assert per_rejection <= regression.DEAREST * bare
-
-
-# --- texts are told by the baseline ----------------------------------------------------------------------------
-
-
-def test_a_p_level_that_was_never_compared_tells_little_about_a_text_and_a_compared_one_more() -> None:
-    arm = arm_of(Setting(6, 0.6))
-    heard = Answer(arm, 0, 0, "k", "", Timings(100, 1.0, 121, 3000.0, draft_n=70, draft_n_accepted=30))
-    known = taught(Learned(), World(chance=0.85), *[N2] * 20)
-    compared = replace(known, lifts={"p0.6": estimator.Lift(squares=40.0)})
-    moved = []
-    for learned in (known, compared):
-        reading = estimator.read(learned, heard)
-        before, after = (sum(map(mul, acceptance.LEVELS, w)) for w in (reading.expected, reading.posterior))
-        moved.append(abs(after - before))
-    assert 0.0 < moved[0] < 0.8 * moved[1]
-
-
-def test_the_baseline_has_no_bias_for_texts_are_told_by_it() -> None:
-    learned = Learned()
-    for number in range(30):
-        timings = World().answer(N4.setting, rng_for(3, number))
-        for biased in (False, True):
-            heard = Answer(N4 if biased else N2, 0, 0, "k", "", timings, biased=biased)
-            learned = estimator.learn(learned, heard, estimator.read(learned, heard))
-    assert {name for text in learned.texts.values() for name in text.bias} == {N4.name}
-
-
-def test_deep_settings_chosen_after_lucky_answers_are_hardly_held_to_find_texts_harder() -> None:
-    """Conversations of two answers, all alike: they differ by luck, and that of the first chooses the next depth."""
-    world, learned, lucky = World(chance=0.75, tokens=60), Learned(), False
-    for number in range(900):
-        arm = N8 if number % 2 and lucky else N2
-        heard = answer(world, arm, number, f"c{number // 2}")
-        reading = estimator.read(learned, heard)
-        assert reading.shown is not None
-        lucky = reading.shown[0] > 1.1
-        learned = estimator.learn(learned, heard, reading)
-    assert abs(learned.lifts["reach"].logits) < 0.12, "against what was seen before it would be -0.19"

@@ -8,8 +8,8 @@ import pytest
 from adaptive_dd.core import guard
 from adaptive_dd.core.acceptance import LEVELS
 from adaptive_dd.core.domain import Cell
-from adaptive_dd.core.estimator import Reading, Tally
 from adaptive_dd.core.guard import Account, Guard, Price
+from adaptive_dd.core.learned import Reading, Tally
 from adaptive_dd.core.regression import Cycle
 from adaptive_dd.core.trials import Standing, Trial
 

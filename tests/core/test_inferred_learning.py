@@ -30,11 +30,12 @@ from adaptive_dd.core.domain import (
     Status,
     Timings,
 )
-from adaptive_dd.core.estimator import Answer, Learned, arm_of
 from adaptive_dd.core.events import Began, Decided, FactsFound, Observed
 from adaptive_dd.core.inferred import inferred
+from adaptive_dd.core.learned import Answer, Learned, arm_of
 from adaptive_dd.core.outlook import Place, outlooks
 from adaptive_dd.core.sim import SimRequest, World, generate, linear_shape, noise_for
+from adaptive_dd.core.texts import texts_of
 from adaptive_dd.simulated import bursts
 
 N2, N8, N8P = Setting(2, 0.0), Setting(8, 0.0), Setting(8, 0.6)
@@ -131,7 +132,7 @@ def learned(arms: Sequence[Setting], content: Content = EASY, *, told: bool) -> 
 
 def cost(found: Learned, arm: Setting) -> float:
     costs = outlooks(found, Place(0, 0, str(MESSAGES)), (arm_of(arm),)).cost[0]
-    return float(costs @ estimator.texts_of(found, str(MESSAGES), 0))
+    return float(costs @ texts_of(found, str(MESSAGES), 0))
 
 
 @pytest.mark.parametrize("content", [EASY, BOASTING], ids=["easy", "boasting"])

@@ -24,10 +24,12 @@ from adaptive_dd.core.domain import (
 )
 from adaptive_dd.core.events import Began, Decided, FreezeSet, ModeSet, Observed
 from adaptive_dd.core.explain import budget
+from adaptive_dd.core.learned import Answer, Learned, arm_of
 from adaptive_dd.core.learning import LONGEST_CREDITED
 from adaptive_dd.core.outlook import Place, outlooks
 from adaptive_dd.core.rng import rng_for
 from adaptive_dd.core.state import State, credits_for
+from adaptive_dd.core.texts import texts_of
 from adaptive_dd.core.trials import Standing
 from tests.core.worlds import N2, Play, World
 
@@ -70,14 +72,14 @@ def check_a_slow_arm_is_left() -> None:
 
 
 def check_what_changed_is_relearned() -> None:
-    world, learned, arm = World(), estimator.Learned(), estimator.arm_of(Setting(4, 0.0))
+    world, learned, arm = World(), Learned(), arm_of(Setting(4, 0.0))
     for number in range(200):
         world.slow = {arm.setting: 1.3} if number >= 160 else {}
         timings = world.answer(arm.setting, rng_for(1, number))
-        answer = estimator.Answer(arm, 0, 0, "k", "", timings)
+        answer = Answer(arm, 0, 0, "k", "", timings)
         learned = estimator.learn(learned, answer, estimator.read(learned, answer))
     cost = outlooks(learned, Place(0, 0, "k"), (arm,)).cost[0]
-    expected = float(cost @ estimator.texts_of(learned, "k", 0))
+    expected = float(cost @ texts_of(learned, "k", 0))
     off = expected / world.per_token_ms(arm.setting) - 1.0
     assert abs(off) < 0.08, f"the old world is not forgotten: expected cost is {off:+.0%} off"
 
@@ -310,7 +312,7 @@ def test_rows_of_another_build_are_a_hint_that_the_first_answers_outweigh() -> N
         controller.initial(replace(began, deployment=replace(began.deployment, build=build))).learned
         for build in ("b1", "b2")
     )
-    arm = estimator.arm_of(Setting(8, 0.0))
+    arm = arm_of(Setting(8, 0.0))
     told = [float(outlooks(learned, Place(0, 0, "k"), (arm,)).cost[0][5]) for learned in (own, other)]
     assert told[0] == pytest.approx(told[1], rel=0.02), "the same hint"
     heard = [sum(learned.shapes[0].fit.total[:1]) for learned in (own, other)]

@@ -8,7 +8,7 @@ import pytest
 from adaptive_dd.core import policy
 from adaptive_dd.core.acceptance import LEVELS
 from adaptive_dd.core.domain import OFF, SERVER, Frontier, FrontierRow, Setting
-from adaptive_dd.core.estimator import arm_of
+from adaptive_dd.core.learned import arm_of
 from adaptive_dd.core.outlook import Outlooks
 from adaptive_dd.core.policy import Candidate, Stakes
 from adaptive_dd.core.trials import Standing, Trial
