@@ -38,7 +38,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "core/surface",
         "core/trials",
     ),
-    ("core/texts",),
+    ("core/texts", "core/grid"),
     ("core/estimator",),
     ("core/guard", "core/machines", "core/standing", "core/outlook", "core/arrivals"),
     ("core/policy", "core/measure", "core/scenarios", "core/inferred"),

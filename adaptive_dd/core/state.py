@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 
-from adaptive_dd.core import guard, policy
+from adaptive_dd.core import guard
 from adaptive_dd.core.domain import (
     Cell,
     Context,
@@ -21,6 +21,7 @@ from adaptive_dd.core.domain import (
 )
 from adaptive_dd.core.events import Decided
 from adaptive_dd.core.frontier import bucket_of, ladder, safe_rows_at
+from adaptive_dd.core.grid import arms_at, arms_of
 from adaptive_dd.core.guard import Guard
 from adaptive_dd.core.learned import Arm, Learned, Tally
 from adaptive_dd.core.policy import Plan
@@ -135,9 +136,9 @@ def rungs_for(state: State, kind: str) -> tuple[Setting, ...]:
 def arms_for(state: State) -> tuple[Arm, ...]:
     """Every arm of the deployment, the baseline first."""
     if state.facts.arms is not None:
-        return policy.arms_at(state.facts.arms, baseline_of(state), cap=cap_of(state))
+        return arms_at(state.facts.arms, baseline_of(state), cap=cap_of(state))
     only_n = state.facts.listens is Listens.LOWERS_N
-    return policy.arms_of(state.frontier, baseline_of(state), cap=cap_of(state), only_n=only_n)
+    return arms_of(state.frontier, baseline_of(state), cap=cap_of(state), only_n=only_n)
 
 
 def foreign(frontier: Frontier, deployment: Deployment) -> bool:
