@@ -132,11 +132,10 @@ def _drawn(state: State, context: Context, cell: Cell, rng: Rng) -> Option:
     """What the adaptive policy draws."""
     plan, baseline = _plan_for(state, context, cell), state.arms[0].setting
     room = min(state.headroom_ms, state.tight.get(cell.bucket, math.inf))
-    refresh = Option(baseline, "refresh", 1.0, -math.inf)
     if plan is None:
         if may_refresh(context, baseline, room):
-            return refresh
-        return replace(refresh, arm=home_of(context, [arm.setting for arm in state.arms]), reason=STAYS)
+            return _certain(baseline, "refresh")
+        return _certain(home_of(context, [arm.setting for arm in state.arms]), STAYS)
     length = state.lengths.get(cell.kind)
     tokens = ANSWER_TOKENS if length is None else length.mean
     if state.frozen:
@@ -146,8 +145,12 @@ def _drawn(state: State, context: Context, cell: Cell, rng: Rng) -> Option:
     alarm = state.guard.alarm
     due = alarm is not None and alarm.due_at(cell) and plan.best.arm != plan.fallback.arm
     if due and may_refresh(context, baseline, room):
-        return refresh
+        return _certain(baseline, "refresh")
     return policy.draw(placed(plan, context, room, answer_tokens=tokens), rng.random(), room)
+
+
+def _certain(arm: Setting, reason: str) -> Option:
+    return Option(arm, reason, 1.0, -math.inf)
 
 
 def _plan_for(state: State, context: Context, cell: Cell) -> Plan | None:

@@ -304,15 +304,19 @@ def draw(plan: Plan, uniform: float, headroom_ms: float) -> Option:
     best = plan.best
     if best.worst_ms > headroom_ms:
         best = plan.proven if plan.proven.worst_ms <= headroom_ms else plan.fallback
-    low, rest, found = 0.0, 1.0, None
+    low, rest, found, arm, depth = 0.0, 1.0, None, best.arm, best.arm.n_max
     for option in plan.tries:
-        if option.worst_ms <= headroom_ms and option.arm != best.arm:
-            if found is None and low <= uniform < low + option.share:
+        # The depth tells most arms apart, and sooner than all their fields.
+        if option.worst_ms <= headroom_ms and (option.arm.n_max != depth or option.arm != arm):
+            share = option.share
+            if found is None and low <= uniform < low + share:
                 found = option
-            low += option.share
-            rest -= option.share
+            low += share
+            rest -= share
+    if found is not None:
+        return found
     return (
-        found if found is not None else Option(best.arm, best.reason, rest, best.worst_ms, best.ms_per_token)
+        best if rest == best.share else Option(best.arm, best.reason, rest, best.worst_ms, best.ms_per_token)
     )
 
 
