@@ -44,6 +44,7 @@ def _summary(state: State, account: BudgetView) -> dict[str, Any]:
         "saved_percent": None if account.gain is None else round(100.0 * account.gain, 2),
         "may_still_spend_s": round(account.headroom_ms / 1000.0, 1),
         "alarm": account.alarm or "none",
+        "frontier": account.frontier or ("credited" if state.frontier.rows else "none"),
     }
 
 

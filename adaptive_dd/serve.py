@@ -16,7 +16,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePath
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from adaptive_dd import __version__
@@ -28,6 +28,7 @@ from adaptive_dd.core.context import SamplingDefaults
 from adaptive_dd.core.controller import cap_of
 from adaptive_dd.core.domain import SERVER, Deployment, Frontier, Mode, Outcome, ServerFacts, Status
 from adaptive_dd.core.identity import Identity
+from adaptive_dd.core.state import foreign
 from adaptive_dd.core.wire import Route
 from adaptive_dd.counting import Counter
 from adaptive_dd.engine import Engine
@@ -127,13 +128,9 @@ class _Warned:
         self._found = (deployment, facts or ServerFacts())
         deployment = self._actuator.deployment(deployment)
         self._engine.deploy(deployment, self._actuator.facts(self._found[1]))
-        for name in ("model", "build"):
-            # By file name: the same model may lie elsewhere than where it was calibrated.
-            measured, met = (PurePath(getattr(one, name)).name for one in (self._frontier, deployment))
-            if measured and met and measured != met:
-                self._say(
-                    f"the frontier was measured on {name} {measured!r}, this server runs {met!r}: calibrate again"
-                )
+        other = foreign(self._frontier, deployment)
+        if other:
+            self._say(f"the frontier was {other}: its rows are a hint and get no credit, calibrate again")
         self._compare_settings()
 
     def _compare_settings(self) -> None:

@@ -61,7 +61,7 @@ def test_the_same_model_and_build_are_no_cause_for_a_warning_wherever_they_lie(
 
 def test_another_build_or_model_is_warned_of_by_name() -> None:
     assert (
-        "measured on build 'b8000', this server runs 'b9101': calibrate again"
+        "measured on build 'b8000', this server runs 'b9101': its rows are a hint and get no credit, calibrate again"
         in notes_on("", "b8000", met=MET)[0]
     )
     assert (

@@ -51,6 +51,7 @@ def test_a_fresh_engine_has_a_view_that_a_strict_json_parser_reads() -> None:
 def test_what_was_learned_shows_as_cells_with_gains_and_a_budget() -> None:
     view = json.loads(json.dumps(state_view(learned()), allow_nan=False))
     assert view["summary"]["requests"] == 60
+    assert view["summary"]["frontier"] == "none"
     (cell,) = [cell for cell in view["cells"] if cell["cell"].startswith("b0.l0.greedy")]
     assert cell["baseline_ms_per_token"] > 0
     assert cell["setting"] in {arm["setting"] for arm in cell["arms"]}

@@ -73,7 +73,7 @@ def initial(began: Began) -> State:
     """The state that a deployment starts from."""
     edges = bucket_edges(began.frontier)
     state = _prepared(State(began.deployment, began.settings, began.frontier, edges))
-    other = foreign(began.frontier, began.deployment)
+    other = bool(foreign(began.frontier, began.deployment))
     return replace(state, learned=seeded(state.learned, began.frontier, edges, foreign=other))
 
 

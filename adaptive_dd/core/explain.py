@@ -130,8 +130,9 @@ def _no_credit(state: State) -> str:
     """Why the frontier's rows are not played on credit; empty where they are, or where there are none."""
     if not state.frontier.rows:
         return ""
-    if foreign(state.frontier, state.deployment):
-        return f"measured on build {state.frontier.build}, this is {state.deployment.build}: its rows get no credit"
+    other = foreign(state.frontier, state.deployment)
+    if other:
+        return f"{other}: its rows get no credit"
     caught = guard.distrusted(state.guard, state.settings.delta)
     return "it claimed more than its settings gain: its rows get no credit any more" if caught else ""
 

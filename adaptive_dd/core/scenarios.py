@@ -75,7 +75,7 @@ def measured(
             luck = 1.0 + error / SAMPLES**0.5 * float(noise_for(1, context_tokens * 100 + number).normal())
             tok_s = 1000.0 / ms * luck * (claims or {}).get(arm, 1.0)
             rows.append(FrontierRow(context_tokens, arm, tok_s, samples=SAMPLES, sd=error * tok_s))
-    return Frontier(tuple(rows), baseline, model="sim", build=BUILD, cap=8, generated_tokens=256)
+    return Frontier(tuple(rows), baseline, build=BUILD, cap=8, generated_tokens=256)
 
 
 def plain(

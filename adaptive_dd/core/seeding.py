@@ -15,14 +15,14 @@ from adaptive_dd.core.regression import scaled
 
 # Tokens of the pretended answer, and the most that one arm's rows may weigh: below what makes an arm familiar.
 ROW_TOKENS, ROW_WEIGHT = 400, 0.8
-# Share of that weight which rows of another build have: its kernels may have turned the ranking round.
-OTHER_BUILD = 0.02
+# Share of that weight which rows of another model or build have: its kernels may have turned the ranking round.
+FROM_ELSEWHERE = 0.02
 # Where nothing tells how predictable the measured texts were: as the middle of public figures.
 USUAL_PLACE = 8
 
 
 def seeded(learned: Learned, frontier: Frontier, edges: tuple[int, ...], *, foreign: bool = False) -> Learned:
-    """The estimator after the frontier's rows. foreign: they were measured on another build."""
+    """The estimator after the frontier's rows. foreign: they were measured on another model or build."""
     usable = [row for row in frontier.rows if row.setting != SERVER and not row.mark and row.tok_s > 0.0]
     for context_tokens, kind in sorted({(row.context_tokens, row.kind) for row in usable}):
         here = [row for row in usable if (row.context_tokens, row.kind) == (context_tokens, kind)]
@@ -30,7 +30,7 @@ def seeded(learned: Learned, frontier: Frontier, edges: tuple[int, ...], *, fore
         for row in here:
             answer = _as_answer(row, place, bucket_of(edges, context_tokens))
             learned = estimator.learn(learned, answer, estimator.read(learned, answer))
-    return _weakened(learned, OTHER_BUILD if foreign else 1.0)
+    return _weakened(learned, FROM_ELSEWHERE if foreign else 1.0)
 
 
 def _usual_place(rows: Sequence[FrontierRow]) -> int:

@@ -141,15 +141,22 @@ def arms_for(state: State) -> tuple[Arm, ...]:
     return arms_of(state.frontier, baseline_of(state), cap=cap_of(state), only_n=only_n)
 
 
-def foreign(frontier: Frontier, deployment: Deployment) -> bool:
-    """Whether a frontier says that it was measured on another build than the one that is met."""
-    return bool(frontier.build and deployment.build) and frontier.build != deployment.build
+def foreign(frontier: Frontier, deployment: Deployment) -> str:
+    """On what else a frontier says that it was measured, in words; empty where it is of this model and build.
+
+    Models are told by file name: the same one may lie elsewhere than where it was calibrated.
+    """
+    for name in ("model", "build"):
+        measured, met = (getattr(one, name).rsplit("/", 1)[-1] for one in (frontier, deployment))
+        if measured and met and measured != met:
+            return f"measured on {name} {measured!r}, this server runs {met!r}"
+    return ""
 
 
 def credits_for(state: State, cell: Cell) -> dict[str, Trial]:
     """Where a cell starts: arms whose own frontier rows beat the baseline are credited.
 
-    None where the frontier was caught claiming too much, or was measured on another build: that one's own it is not.
+    None where the frontier was caught claiming too much, or was measured on another model or build.
     """
     if guard.distrusted(state.guard, state.settings.delta) or foreign(state.frontier, state.deployment):
         return {}

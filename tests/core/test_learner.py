@@ -306,6 +306,13 @@ def test_a_frontier_of_this_build_or_of_no_known_one_is_credited_and_one_of_anot
         assert bool(credited_in(state)) is believed, (measured, met)
 
 
+def test_another_model_is_told_by_its_file_name_wherever_it_lies() -> None:
+    for measured, believed in (("here/a.gguf", True), ("there/a.gguf", True), ("there/b.gguf", False)):
+        began = Play(World(), frontier=replace(LYING, model=measured)).began
+        state = controller.initial(replace(began, deployment=replace(began.deployment, model="here/a.gguf")))
+        assert bool(credited_in(state)) is believed, measured
+
+
 def test_rows_of_another_build_are_a_hint_that_the_first_answers_outweigh() -> None:
     began = Play(World(), frontier=LYING).began
     own, other = (
@@ -336,4 +343,4 @@ def test_a_frontier_that_lies_is_found_out_and_a_new_one_is_believed_again() -> 
 def test_inspect_says_why_rows_of_another_build_get_no_credit() -> None:
     began = Play(World(), frontier=LYING).began
     state = controller.initial(replace(began, deployment=replace(began.deployment, build="b2")))
-    assert budget(state).frontier == "measured on build b1, this is b2: its rows get no credit"
+    assert budget(state).frontier == "measured on build 'b1', this server runs 'b2': its rows get no credit"
