@@ -44,7 +44,8 @@ def _summary(state: State, account: BudgetView) -> dict[str, Any]:
         "saved_percent": None if account.gain is None else round(100.0 * account.gain, 2),
         "may_still_spend_s": round(account.headroom_ms / 1000.0, 1),
         "alarm": account.alarm or "none",
-        "frontier": account.frontier or ("credited" if state.frontier.rows else "none"),
+        "frontier": account.frontier
+        or ("credited" if state.frontier.rows or state.frontier.rules else "none"),
     }
 
 

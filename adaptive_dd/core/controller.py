@@ -27,7 +27,7 @@ from adaptive_dd.core.events import (
     Observed,
 )
 from adaptive_dd.core.frontier import bucket_edges, measured_ms_per_token
-from adaptive_dd.core.guard import Account
+from adaptive_dd.core.guard import Account, without_credit
 from adaptive_dd.core.learned import node_of
 from adaptive_dd.core.placement import STAYS, home_of, may_refresh, placed
 from adaptive_dd.core.planning import planned
@@ -40,6 +40,7 @@ from adaptive_dd.core.state import (
     baseline_of,
     cap_of,
     cell_of,
+    credits_for,
     foreign,
     load_level,
     rooms,
@@ -47,6 +48,7 @@ from adaptive_dd.core.state import (
     rungs_for,
     sort_of,
 )
+from adaptive_dd.core.trials import NEW, Standing, Trial
 
 __all__ = [
     "State",
@@ -216,9 +218,27 @@ def _began_again(state: State, event: Began) -> State:
         return _prepared(
             replace(fresh, facts=state.facts, frozen=state.frozen, next_number=state.next_number)
         )
-    lies = state.guard.lies if event.frontier == state.frontier else 0.0
-    kept = replace(state.guard, reserved={}, lies=lies)
-    return _prepared(replace(state, settings=event.settings, frontier=event.frontier, open={}, guard=kept))
+    kept = replace(state.guard, reserved={})
+    again = _prepared(replace(state, settings=event.settings, frontier=event.frontier, open={}, guard=kept))
+    return again if event.frontier == state.frontier else _of_another_frontier(again)
+
+
+def _of_another_frontier(state: State) -> State:
+    """The state under a frontier that came with a restart: what the old one was credited with or caught at says
+    nothing about it. What answers proved or disproved stays; its rows are not taken as answers any more."""
+    kept = replace(without_credit(state.guard, state.next_number), lies=0.0, caught=False)
+    state = replace(state, guard=kept)
+    trials = {cell: _credited_anew(own, credits_for(state, cell)) for cell, own in kept.trials.items()}
+    return replace(state, guard=replace(kept, trials=trials))
+
+
+def _credited_anew(own: Mapping[str, Trial], credited: Mapping[str, Trial]) -> Mapping[str, Trial]:
+    open_ones = [name for name in credited if own.get(name, NEW).standing is Standing.CANDIDATE]
+    anew = {
+        name: replace(own.get(name, NEW), standing=Standing.CREDITED, claim=credited[name].claim)
+        for name in open_ones
+    }
+    return {**own, **anew}
 
 
 def _prepared(state: State) -> State:

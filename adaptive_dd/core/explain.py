@@ -15,7 +15,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from adaptive_dd.core import controller, guard, planning, policy
+from adaptive_dd.core import controller, planning, policy
 from adaptive_dd.core.domain import Cell, Context, Setting
 from adaptive_dd.core.learned import node_of
 from adaptive_dd.core.outlook import Place, outlooks
@@ -128,13 +128,14 @@ def budget(state: State) -> BudgetView:
 
 def _no_credit(state: State) -> str:
     """Why the frontier's rows are not played on credit; empty where they are, or where there are none."""
-    if not state.frontier.rows:
+    if not (state.frontier.rows or state.frontier.rules):
         return ""
     other = foreign(state.frontier, state.deployment)
     if other:
         return f"{other}: its rows get no credit"
-    caught = guard.distrusted(state.guard, state.settings.delta)
-    return "it claimed more than its settings gain: its rows get no credit any more" if caught else ""
+    if not state.guard.caught:
+        return ""
+    return "it claimed more than its settings gain: its rows get no credit any more"
 
 
 def cells(state: State) -> tuple[CellView, ...]:

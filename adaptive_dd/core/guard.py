@@ -136,7 +136,8 @@ class Guard:
     alarm            a surprise that is not explained yet, or None
     calm             number until which no further surprise is raised
     usual            mean of what the baseline needs for an answer (ms)
-    lies             log of the e-detector for "what the frontier is credited with loses", over all cells
+    lies, caught     log of the e-detector for "what the frontier is credited with loses", over all cells, and whether
+                     it rang: then its rows get no credit any more, in no cell
     """
 
     total: Account = EMPTY
@@ -153,6 +154,7 @@ class Guard:
     calm: int = 0
     usual: Tally = NOTHING
     lies: float = 0.0
+    caught: bool = False
 
 
 def credited(kept: Guard, saving: float, weight: float, *, number: int, delta: float, doubt: float) -> Guard:
@@ -162,18 +164,18 @@ def credited(kept: Guard, saving: float, weight: float, *, number: int, delta: f
     cell and for every arm before each is proven slower by itself. So they are tested together, too.
     """
     kept = replace(kept, lies=lost(kept.lies, saving, weight, doubt=doubt))
-    if not distrusted(kept, delta):
+    if kept.lies <= math.log(1.0 / delta):
         return kept
+    return replace(without_credit(kept, number), caught=True)
+
+
+def without_credit(kept: Guard, number: int) -> Guard:
+    """The guard after every row that is played on credit became a candidate."""
     trials = {
         cell: {name: trial.moved(Signal.LIED, number) for name, trial in own.items()}
         for cell, own in kept.trials.items()
     }
     return replace(kept, trials=trials)
-
-
-def distrusted(kept: Guard, delta: float) -> bool:
-    """Whether the frontier was caught claiming too much: its rows get no credit any more, in no cell."""
-    return kept.lies > math.log(1.0 / delta)
 
 
 # --- alarms --------------------------------------------------------------------------------------------------

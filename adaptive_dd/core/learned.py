@@ -167,7 +167,7 @@ class Answer:
     """One answer, as the estimator hears of it.
 
     inferred   its drafted tokens are not known (`Outcome.inferred`)
-    biased     its arm may have a bias; not the baseline, by which texts are told, and not the rows of a frontier
+    baseline   it is the baseline's, by which texts are told: what it shows is right whatever the tables say
     """
 
     arm: Arm
@@ -177,7 +177,7 @@ class Answer:
     conversation: str
     timings: Timings
     inferred: bool = False
-    biased: bool = False
+    baseline: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ def observed(state: State, decided: Decided, outcome: Outcome) -> State:
         context.conversation,
         timings,
         inferred=outcome.inferred,
-        biased=arm != state.arms[0],
+        baseline=arm == state.arms[0],
     )
     return _learned_from(state, cell, answer, decided.number)
 
@@ -187,12 +187,14 @@ def _booked(kept: Guard, bucket: int, entry: Account, **more: Any) -> Guard:
 def _still_true(state: State, kept: Guard, cell: Cell) -> Mapping[Cell, tuple[Plan | None, ...]]:
     """The plans that an answer leaves as good as they were.
 
-    Where the machine moved, none: every cell would have to lose a request to find out. Where an arm's standing
-    moved, none of its cell: a setting proven slower with one sort of text is barred for all. What is missing is worked
-    out when it is asked for.
+    Where the machine moved or the frontier was caught, none: every cell would have to lose a request to find out.
+    Where an arm's standing moved, none of its cell: a setting proven slower with one sort of text is barred for all.
+    What is missing is worked out when it is asked for.
     """
     before = state.guard
     if abs(kept.drift - before.drift) > MOVED or (kept.alarm is None) != (before.alarm is None):
+        return {}
+    if kept.caught != before.caught:
         return {}
     old, new = before.trials.get(cell, {}), kept.trials.get(cell, {})
     if all(trial.standing is old.get(name, NEW).standing for name, trial in new.items()):

@@ -184,9 +184,9 @@ def _heard_of_text(learned: Learned, place: Place, board: _Board) -> tuple[list[
     """The log of each arm's factor on the tables' cycles per token, with that of the whole machine, and the evidence
     behind it (arm,)."""
     factor, of_text = [learned.common] * len(board.depth), [0.0] * len(board.depth)
-    for at, tally in _on(board, learned.texts.get("", NO_TEXT).bias):
+    for at, tally in _beside(board, learned.texts.get("", NO_TEXT).bias):
         factor[at] += tally.shrunk(board.lean[at])
-    for at, tally in _on(board, learned.texts.get(text_key(place.kind, place.bucket), NO_TEXT).bias):
+    for at, tally in _beside(board, learned.texts.get(text_key(place.kind, place.bucket), NO_TEXT).bias):
         factor[at] += tally.shrunk(board.lean[at])
         of_text[at] = tally.weight if board.p_min[at] == 0.0 else 0.0
     return factor, of_text
@@ -195,7 +195,7 @@ def _heard_of_text(learned: Learned, place: Place, board: _Board) -> tuple[list[
 def _heard_of_slants(learned: Learned, board: _Board, of_text: list[float]) -> Array:
     """The slants (band, arm); their evidence is added to `of_text`."""
     slants = [[0.0] * len(of_text) for _ in range(len(BANDS) + 1)]
-    for at, tallies in _on(board, learned.slants):
+    for at, tallies in _beside(board, learned.slants):
         for own, tally in zip(slants, tallies, strict=True):
             if tally.weight:
                 own[at] = tally.shrunk(SLANT_LEAN)
@@ -207,6 +207,11 @@ def _on(board: _Board, known: Mapping[str, Known]) -> list[tuple[int, Known]]:
     """What is known by name, by index; arms that are not on the board are left out."""
     place = board.place
     return [(place[name], own) for name, own in known.items() if name in place]
+
+
+def _beside(board: _Board, known: Mapping[str, Known]) -> list[tuple[int, Known]]:
+    """The same without the baseline, by which texts are told, though it may have been an arm like others once."""
+    return [(at, own) for at, own in _on(board, known) if at]
 
 
 def _time_variance(learned: Learned, place: Place, board: _Board, tables: _Tables, heard: _Heard) -> Array:

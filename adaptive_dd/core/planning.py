@@ -68,7 +68,8 @@ def planned(
     texts = texts_of(learned, cell.kind, cell.bucket)
     ahead = outlooks(learned, Place(cell.bucket, cell.load, cell.kind), state.arms)
     trials = kept.trials.get(cell) or credits_for(state, cell)
-    depth = depth_of(learned, state.arms[0])
+    # Another place may be another machine, where a shorter draft may take longer.
+    depth = depth_of(learned, state.arms[0]) if state.facts.arms is None else 0.0
     field = field_of(state.arms, ahead, trials, bare=cycle_ms, depth=depth)
     length = state.lengths.get(cell.kind)
     tokens = LONGER * (TOKENS_GUESS if length is None else length.mean)

@@ -148,7 +148,7 @@ def field_of(
 ) -> Field:
     """The arms of a cell with what is expected and held of them, still without means.
 
-    bare, depth: cycle time of the baseline by text (level,) in ms, and what it drafts at most.
+    bare, depth: cycle time of the baseline by text (level,) in ms, and the depth it drafts to (`server`: as seen).
     """
     cost, sd, cycles = outlooks
     barred = {name for name, trial in trials.items() if trial.standing in BARRED}

@@ -76,7 +76,10 @@ def _as_answer(row: FrontierRow, place: int, bucket: int) -> Answer:
 
 
 def _weakened(learned: Learned, share: float) -> Learned:
-    """The estimator with what single rows weigh limited, and `share` of all that."""
+    """The estimator with what single rows weigh limited, and `share` of all that.
+
+    Texts stay as they are: acceptance is the models' and hardly the build's.
+    """
     shapes = {
         load: replace(shape, fit=scaled(shape.fit, share), rho=_limited(shape.rho, share))
         for load, shape in learned.shapes.items()

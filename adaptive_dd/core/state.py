@@ -141,14 +141,19 @@ def arms_for(state: State) -> tuple[Arm, ...]:
     return arms_of(state.frontier, baseline_of(state), cap=cap_of(state), only_n=only_n)
 
 
+FILES = ".gguf"
+
+
 def foreign(frontier: Frontier, deployment: Deployment) -> str:
     """On what else a frontier says that it was measured, in words; empty where it is of this model and build.
 
-    Models are told by file name: the same one may lie elsewhere than where it was calibrated.
+    Models are told by file name, where both are files: the same one may lie elsewhere than where it was calibrated, and
+    what a server calls a model is not what another calls it.
     """
     for name in ("model", "build"):
         measured, met = (getattr(one, name).rsplit("/", 1)[-1] for one in (frontier, deployment))
-        if measured and met and measured != met:
+        files = name == "build" or (measured.endswith(FILES) and met.endswith(FILES))
+        if measured and met and measured != met and files:
             return f"measured on {name} {measured!r}, this server runs {met!r}"
     return ""
 
@@ -158,7 +163,7 @@ def credits_for(state: State, cell: Cell) -> dict[str, Trial]:
 
     None where the frontier was caught claiming too much, or was measured on another model or build.
     """
-    if guard.distrusted(state.guard, state.settings.delta) or foreign(state.frontier, state.deployment):
+    if state.guard.caught or foreign(state.frontier, state.deployment):
         return {}
     baseline, cap = baseline_of(state), cap_of(state)
     rows = safe_rows_at(

@@ -178,7 +178,8 @@ def heard_of(learned: Learned, answer: Answer, expected: Weights) -> Heard:
     typical = (1.0, at_level(table.drafts, level), at_level(table.drafted, level), rejected)
     trials = timings.draft_n_accepted + cycles * rejected
     own_sd = OVERDISPERSED / math.sqrt(trials * chance * (1.0 - chance) + 0.3)
-    own_sd = math.hypot(own_sd, lift_sd(learned, arm))
+    if not answer.baseline:
+        own_sd = math.hypot(own_sd, lift_sd(learned, arm))
     posterior = product(expected, likelihood(level, max(own_sd, LEAST_SD)))
     widened = likelihood(level, math.sqrt(own_sd * own_sd + MOOD_SD * MOOD_SD))
     predicted = sum(map(mul, expected, table.cycles_per_token))
@@ -194,13 +195,15 @@ def learn_text(learned: Learned, answer: Answer, reading: Reading) -> Learned:
     weight = min(2.0, answer.timings.decode_tokens / 200.0) * seen
     error = min(max(reading.text_error, -0.8), 0.8)
     lean = BIAS_LEAN if answer.arm.p_min == 0.0 else BIAS_LEAN_P
-    slants = _slants(learned, name, reading) if answer.arm.p_min > 0.0 else learned.slants
+    slants = (
+        _slants(learned, name, reading) if answer.arm.p_min > 0.0 and not answer.baseline else learned.slants
+    )
     texts, spread = dict(learned.texts), blurred(reading.posterior)
     for key in ("", answer.kind, text_key(answer.kind, answer.bucket)):
         text = texts.get(key, NO_TEXT)
         weights = tuple([TEXT_KEEP * w + weight * p for w, p in zip(text.weights, spread, strict=True)])
         bias = text.bias
-        if key != answer.kind and answer.arm.p_min == 0.0 and answer.biased:
+        if key != answer.kind and answer.arm.p_min == 0.0 and not answer.baseline:
             old = bias.get(name, NOTHING)
             bias = {**bias, name: old.moved(error - old.mean, seen, lean=0.0, cap=BIAS_CAP)}
             error -= bias[name].shrunk(lean)

@@ -153,7 +153,7 @@ def played_on_credit(kept: Guard, *savings: float) -> Guard:
 
 def test_rows_of_a_frontier_that_lose_together_get_no_credit_in_any_cell() -> None:
     kept = played_on_credit(believed(), *[-0.25] * 7)
-    assert guard.distrusted(kept, 0.05)
+    assert kept.caught
     standings = {name: t.standing for own in kept.trials.values() for name, t in own.items()}
     assert standings["n4,p0.0"] is standings["n8,p0.0"] is Standing.CANDIDATE
     assert standings["n6,p0.0"] is Standing.PROMOTED, "what answers proved is not the frontier's claim"
@@ -162,9 +162,9 @@ def test_rows_of_a_frontier_that_lose_together_get_no_credit_in_any_cell() -> No
 @pytest.mark.parametrize("savings", [[-0.4, -0.4], [0.1] * 200, [0.2, -0.15] * 100])
 def test_a_frontier_that_mostly_keeps_its_word_keeps_its_credit(savings: list[float]) -> None:
     kept = played_on_credit(believed(), *savings)
-    assert not guard.distrusted(kept, 0.05)
+    assert not kept.caught
     assert kept.trials == believed().trials
 
 
 def test_one_absurd_answer_does_not_discredit_a_frontier() -> None:
-    assert not guard.distrusted(played_on_credit(believed(), -9.0), 0.05)
+    assert not played_on_credit(believed(), -9.0).caught

@@ -10,7 +10,6 @@ from adaptive_dd.core import controller, estimator, learning, policy
 from adaptive_dd.core.codec import state_from_json, state_to_json
 from adaptive_dd.core.domain import (
     OFF,
-    Cell,
     Context,
     Decision,
     Frontier,
@@ -23,13 +22,12 @@ from adaptive_dd.core.domain import (
     Timings,
 )
 from adaptive_dd.core.events import Began, Decided, FreezeSet, ModeSet, Observed
-from adaptive_dd.core.explain import budget
-from adaptive_dd.core.learned import Answer, Learned, arm_of
+from adaptive_dd.core.learned import Answer, Learned, Lift, Reading, Tally, arm_of
 from adaptive_dd.core.learning import LONGEST_CREDITED
 from adaptive_dd.core.outlook import Place, outlooks
+from adaptive_dd.core.planning import price_by_text
 from adaptive_dd.core.rng import rng_for
-from adaptive_dd.core.state import State, credits_for
-from adaptive_dd.core.texts import texts_of
+from adaptive_dd.core.texts import table_of, texts_of
 from adaptive_dd.core.trials import Standing
 from tests.core.worlds import N2, Play, World
 
@@ -278,69 +276,57 @@ def test_mode_static_plans_nothing_neither_on_the_requests_path_nor_after_its_an
     assert {play.request(number).reason for number in range(13, 20)} == {"frontier"}
 
 
-# --- what a frontier's rows are worth ---------------------------------------------------------------------------
-
-LYING = Frontier(
-    tuple(
-        FrontierRow(300, Setting(n, 0.0), tok_s, samples=5, sd=0.5)
-        for n, tok_s in ((2, 80.0), (6, 120.0), (8, 130.0))
-    ),
-    N2,
-    build="b1",
-)
-
-
-def credited_in(state: State) -> set[str]:
-    return {name for name, trial in credits_for(state, Cell(0, 0, "greedy.free.chat")).items() if trial.claim}
+def test_a_baseline_that_was_an_arm_like_others_has_no_bias_any_more() -> None:
+    play = Play(World(chance=0.85), PolicySettings(baseline=N2, cap=8)).requests(60)
+    texts = {
+        key: replace(text, bias={**text.bias, "n2,p0.0": Tally(0.3, 40.0)})
+        for key, text in play.state.learned.texts.items()
+    }
+    state = replace(play.state, learned=replace(play.state.learned, texts=texts))
+    place = Place(0, 0, "sampled.free.chat")
+    costs = [outlooks(one.learned, place, one.arms).cost[0] for one in (state, play.state)]
+    assert costs[0] == pytest.approx(costs[1])
 
 
-def test_a_frontier_of_this_build_or_of_no_known_one_is_credited_and_one_of_another_build_is_not() -> None:
-    for measured, met, believed in (
-        ("b1", "b1", True),
-        ("", "b1", True),
-        ("b1", "", True),
-        ("b1", "b2", False),
-    ):
-        began = Play(World(), frontier=replace(LYING, build=measured)).began
-        state = controller.initial(replace(began, deployment=replace(began.deployment, build=met)))
-        assert bool(credited_in(state)) is believed, (measured, met)
-
-
-def test_another_model_is_told_by_its_file_name_wherever_it_lies() -> None:
-    for measured, believed in (("here/a.gguf", True), ("there/a.gguf", True), ("there/b.gguf", False)):
-        began = Play(World(), frontier=replace(LYING, model=measured)).began
-        state = controller.initial(replace(began, deployment=replace(began.deployment, model="here/a.gguf")))
-        assert bool(credited_in(state)) is believed, measured
-
-
-def test_rows_of_another_build_are_a_hint_that_the_first_answers_outweigh() -> None:
-    began = Play(World(), frontier=LYING).began
-    own, other = (
-        controller.initial(replace(began, deployment=replace(began.deployment, build=build))).learned
-        for build in ("b1", "b2")
+def test_the_baselines_price_is_reckoned_with_the_table_that_its_answers_are_read_with() -> None:
+    play = Play(World(chance=0.85), PolicySettings(baseline=Setting(8, 0.0), cap=8)).requests(40)
+    lifted = replace(play.state.learned, lifts={"reach": Lift(squares=50.0, logits=0.4)})
+    cell = controller.cell_of(play.state, play.context)
+    price = price_by_text(play.state, lifted, play.state.guard, cell)
+    assert price is not None
+    cycles = table_of(lifted, play.state.arms[0]).cycles_per_token
+    ratios = [p / c for p, c in zip(price, cycles, strict=True)]
+    assert max(ratios[3:9]) < 1.1 * min(ratios[3:9]), (
+        "what is left is cycle time, which rejections move a little"
     )
-    arm = arm_of(Setting(8, 0.0))
-    told = [float(outlooks(learned, Place(0, 0, "k"), (arm,)).cost[0][5]) for learned in (own, other)]
-    assert told[0] == pytest.approx(told[1], rel=0.02), "the same hint"
-    heard = [sum(learned.shapes[0].fit.total[:1]) for learned in (own, other)]
-    assert heard[1] == pytest.approx(0.02 * heard[0])
 
 
-def test_a_frontier_that_lies_is_found_out_and_a_new_one_is_believed_again() -> None:
-    slow = World(slow={Setting(6, 0.0): 1.6, Setting(8, 0.0): 1.6})
-    play = Play(slow, PolicySettings(baseline=N2, cap=8, c0_ms=60000.0), LYING).requests(80)
-    assert credited_in(play.state) == set()
-    assert not any(
-        t.standing is Standing.CREDITED for own in play.state.guard.trials.values() for t in own.values()
-    )
-    assert budget(play.state).frontier.startswith("it claimed more")
-    again = controller.apply(play.state, play.began)
-    assert credited_in(again) == set(), "a restart with the same file forgets nothing"
-    measured_anew = replace(play.began, frontier=replace(LYING, about=(("date", "later"),)))
-    assert credited_in(controller.apply(play.state, measured_anew)) == {"n6,p0.0", "n8,p0.0"}
+def test_only_the_baselines_answers_tell_texts_without_doubt() -> None:
+    heard: list[Answer] = []
+    read = estimator.read
+
+    def reading(learned: Learned, answer: Answer) -> Reading:
+        heard.append(answer)
+        return read(learned, answer)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(estimator, "read", reading)
+        Play(World(per_token=0.05, chance=0.9), PolicySettings(baseline=N2, cap=8)).requests(60)
+    assert {answer.baseline for answer in heard} == {True, False}
+    assert all(answer.baseline == (answer.arm.setting == N2) for answer in heard)
 
 
-def test_inspect_says_why_rows_of_another_build_get_no_credit() -> None:
-    began = Play(World(), frontier=LYING).began
-    state = controller.initial(replace(began, deployment=replace(began.deployment, build="b2")))
-    assert budget(state).frontier == "measured on build 'b1', this server runs 'b2': its rows get no credit"
+def test_slack_shrinks_faster_than_the_baselines_answers_come() -> None:
+    """Half the slack that four answers leave is gone well before eight: what is not settled is not noise."""
+    shares = []
+    for first in (4, 8):
+        play = Play(World(noise=0.0), PolicySettings(baseline=N2, cap=8))
+        for number in range(1, first + 2):
+            arm = N2 if number <= first else Setting(3, 0.0)
+            decision = Decision(arm, "explore", 1.0, controller.cell_of(play.state, play.context))
+            play.tell(Decided(0.0, number, play.context, decision, 1.0))
+            timings = play.world.answer(arm, rng_for(7, 1))
+            play.tell(Observed(0.0, number, Outcome(Status.OK, timings)))
+        total = play.state.guard.total
+        shares.append(total.doubt_ms / play.state.guard.since_ms)
+    assert shares[1] < 0.55 * shares[0]

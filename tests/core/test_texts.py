@@ -45,8 +45,8 @@ def test_the_baseline_has_no_bias_for_texts_are_told_by_it() -> None:
     learned = Learned()
     for number in range(30):
         timings = World().answer(N4.setting, rng_for(3, number))
-        for biased in (False, True):
-            heard = Answer(N4 if biased else N2, 0, 0, "k", "", timings, biased=biased)
+        for baseline in (False, True):
+            heard = Answer(N2 if baseline else N4, 0, 0, "k", "", timings, baseline=baseline)
             learned = estimator.learn(learned, heard, estimator.read(learned, heard))
     assert {name for text in learned.texts.values() for name in text.bias} == {N4.name}
 
@@ -62,3 +62,16 @@ def test_deep_settings_chosen_after_lucky_answers_are_hardly_held_to_find_texts_
         lucky = reading.shown[0] > 1.1
         learned = estimator.learn(learned, heard, reading)
     assert abs(learned.lifts["reach"].logits) < 0.12, "against what was seen before it would be -0.19"
+
+
+def test_what_the_baseline_shows_is_believed_also_where_it_has_a_p_that_nothing_was_compared_with() -> None:
+    arm, known = arm_of(Setting(6, 0.6)), taught(Learned(), World(chance=0.85), *[N2] * 20)
+    heard = Answer(arm, 0, 0, "k", "", Timings(100, 1.0, 121, 3000.0, draft_n=70, draft_n_accepted=30))
+    posteriors = [
+        estimator.read(known, replace(heard, baseline=baseline)).posterior for baseline in (True, False)
+    ]
+    expected = estimator.read(known, heard).expected
+    moved = [sum(abs(a - b) for a, b in zip(p, expected, strict=True)) for p in posteriors]
+    assert moved[0] > moved[1]
+    learned = estimator.learn(known, replace(heard, baseline=True), estimator.read(known, heard))
+    assert learned.slants == {}
