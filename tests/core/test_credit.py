@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 
-from adaptive_dd.core import controller, estimator
+from adaptive_dd.core import controller, estimator, learning
 from adaptive_dd.core.domain import Cell, Frontier, FrontierRow, Kind, PolicySettings, Setting
 from adaptive_dd.core.explain import budget
 from adaptive_dd.core.learned import Answer, arm_of
@@ -91,6 +91,15 @@ def test_a_frontier_that_lies_is_found_out_and_played_on_credit_in_no_cell_from_
     assert "frontier" not in reasons(play, play.state), "also where it was not caught"
     assert budget(play.state).frontier.startswith("it claimed more")
     assert "frontier: it claimed more" in "\n".join(budget_lines(asdict(budget(play.state))))
+
+
+def test_no_plan_of_any_cell_outlives_the_catch() -> None:
+    play = Play(World(), frontier=LYING).requests(10)
+    (cell,) = play.state.plans
+    elsewhere = replace(cell, kind="greedy.free.chat")
+    state = replace(play.state, plans={**play.state.plans, elsewhere: play.state.plans[cell]})
+    assert set(learning._still_true(state, state.guard, cell)) == {cell, elsewhere}
+    assert learning._still_true(state, replace(state.guard, caught=True), cell) == {}
 
 
 def test_what_was_caught_stays_caught_over_a_restart_with_another_delta() -> None:

@@ -120,9 +120,16 @@ def test_expected_improvement_is_that_of_a_normal() -> None:
 SURE_OF_LITTLE = 0.4  # standard error at which a worst case is far above what is expected
 
 
-def worst_of(arm: Setting, mean: float, *, depth: float, standing: Standing = Standing.CANDIDATE) -> float:
+def worst_of(
+    arm: Setting,
+    mean: float,
+    *,
+    depth: float,
+    standing: Standing = Standing.CANDIDATE,
+    baseline: Setting = SERVER,
+) -> float:
     """Worst case of an arm beside a baseline that drafts `depth` tokens at 10 ms a token."""
-    ready = [candidate(SERVER, 10.0), candidate(arm, mean, SURE_OF_LITTLE, standing)]
+    ready = [candidate(baseline, 10.0), candidate(arm, mean, SURE_OF_LITTLE, standing)]
     plan = planned(ready, stakes(), stay=None, bare=(8.0,) * len(LEVELS), depth=depth)
     return next(option.worst_ms for option in (plan.best, *plan.tries) if option.arm == arm)
 
@@ -149,3 +156,10 @@ def test_the_bound_is_for_promising_drafts_without_credit(
     assert worst_of(arm, mean, depth=6.0, standing=standing) == worst_of(
         arm, mean, depth=3.0, standing=standing
     )
+
+
+def test_the_bound_is_not_for_drafts_that_stop_later_than_the_baselines() -> None:
+    stopping = Setting(6, 0.3)
+    free = worst_of(N4, 7.0, depth=3.0, baseline=stopping)
+    assert worst_of(N4, 7.0, depth=6.0, baseline=stopping) == free
+    assert worst_of(Setting(4, 0.6), 7.0, depth=6.0, baseline=stopping) < free
