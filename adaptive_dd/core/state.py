@@ -9,6 +9,7 @@ from statistics import NormalDist
 
 from adaptive_dd.core import guard
 from adaptive_dd.core.domain import (
+    SERVER,
     Cell,
     Context,
     Deployment,
@@ -88,8 +89,15 @@ def cap_of(state: State) -> int | None:
 
 
 def baseline_of(state: State) -> Setting:
-    """The baseline within the cap."""
-    return state.settings.baseline.clamped(cap_of(state))
+    """The baseline within the cap; where the server refuses it, what the server does by itself.
+
+    Refused requests are served as they came, and so would be every one of a fixed baseline: something shallower that we
+    would put in its place is not what must never be beaten.
+    """
+    baseline = state.settings.baseline
+    if state.refused is not None and (baseline.n_max or 0) >= state.refused:
+        return SERVER
+    return baseline.clamped(cap_of(state))
 
 
 def load_level(in_flight: float) -> int:

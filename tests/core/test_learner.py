@@ -10,6 +10,7 @@ from adaptive_dd.core import controller, estimator, learning, policy
 from adaptive_dd.core.codec import state_from_json, state_to_json
 from adaptive_dd.core.domain import (
     OFF,
+    SERVER,
     Context,
     Decision,
     Frontier,
@@ -196,6 +197,20 @@ def test_a_refused_setting_lowers_the_cap() -> None:
     play.tell(Observed(0.0, number, Outcome(Status.REFUSED, play.world.answer(N2, rng_for(0, 1)))))
     assert controller.cap_of(play.state) == 5
     assert max(d.arm.n_max or 0 for d in play.requests(40).decisions[-40:]) <= 5
+
+
+def test_a_baseline_that_the_server_refuses_is_what_the_server_does_by_itself() -> None:
+    deep = Setting(8, 0.0)
+    play = Play(World(launch=deep), PolicySettings(baseline=deep, cap=8))
+    decision = play.request(1)
+    assert decision.arm == deep
+    number, cell = play.state.next_number, controller.cell_of(play.state, play.context)
+    play.tell(Decided(0.0, number, play.context, Decision(deep, "baseline", 1.0, cell), 1.0))
+    served = play.world.answer(SERVER, rng_for(1, number))
+    play.tell(Observed(0.0, number, Outcome(Status.REFUSED, served)))
+    assert play.state.arms[0].setting == SERVER, "a fixed baseline would be served like this"
+    assert controller.baseline_of(play.state) == SERVER
+    assert max(arm.setting.n_max or 0 for arm in play.state.arms) == 7
 
 
 def test_a_failing_setting_is_quarantined_where_it_failed() -> None:
