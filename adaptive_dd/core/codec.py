@@ -8,7 +8,7 @@ is an infinite value in an event, where it can only be a lie; in a state it may 
 
 Old journals open: a missing field takes its default. Newer ones: an unknown field of an *event* is left out (an
 event is a raw fact, and the facts that we know still hold), an unknown field of a *state* is an error (half a state
-is no state; it is folded again from its events).
+is no state; it is folded again from its events), unless it is one that states once had (`RETIRED`).
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 VERSION = 1
+# Fields that states once had and that nothing reads any more: a snapshot with one is still a whole state. Retention may
+# have removed the events that it could be folded from.
+RETIRED = {"Talk": frozenset({"seen"})}
 _ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"), ensure_ascii=False)
 Json = Any  # what json.loads gives; narrower types buy nothing here
 
@@ -242,6 +245,7 @@ def _dataclass(hint: type[DataclassInstance], strict: bool) -> Codec:
     hints = typing.get_type_hints(hint)
     parts = [(field.name, codec_of(hints[field.name], strict=strict)) for field in fields(hint) if field.init]
     names = {name for name, _ in parts}
+    known = names | RETIRED.get(hint.__name__, frozenset())
     needed = {
         f.name for f in fields(hint) if f.init and f.default is MISSING and f.default_factory is MISSING
     }
@@ -256,8 +260,8 @@ def _dataclass(hint: type[DataclassInstance], strict: bool) -> Codec:
             raise CodecError(f"expected an object ({hint.__name__}), got {data!r:.60}")
         if not needed <= data.keys():
             raise CodecError(f"{hint.__name__} lacks {sorted(needed - data.keys())}")
-        if strict and not data.keys() <= names:
-            raise CodecError(f"{hint.__name__} has unknown fields {sorted(data.keys() - names)}")
+        if strict and not data.keys() <= known:
+            raise CodecError(f"{hint.__name__} has unknown fields {sorted(data.keys() - known)}")
         return hint(**{name: _at(name, codec.decode, data[name]) for name, codec in parts if name in data})
 
     return Codec(encode, decode)

@@ -7,7 +7,7 @@ import math
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -39,6 +39,7 @@ from adaptive_dd.core.domain import (
     Timings,
 )
 from adaptive_dd.core.events import Abandoned, Began, Decided, Event, Observed
+from adaptive_dd.core.learned import Talk
 
 SCALARS: dict[Any, st.SearchStrategy[Any]] = {
     str: st.text(max_size=20),
@@ -202,6 +203,19 @@ def test_an_unknown_field_is_left_out_of_an_event_and_is_an_error_in_a_state() -
     data = json.loads(state_to_json(fold(Began(0.0, Deployment("u"), PolicySettings(), Frontier()), [])))
     data["state"]["colour"] = "red"
     with pytest.raises(CodecError, match="colour"):
+        state_from_json(json.dumps(data))
+
+
+def test_a_snapshot_with_a_field_that_states_once_had_is_still_read() -> None:
+    """Retention removes events that a snapshot covers: refused, it would take what they taught with it."""
+    talk = Talk((0.0,) * 13, 0.4, {"reach": 0.5}, 2.0)
+    fresh = fold(Began(0.0, Deployment("u"), PolicySettings(), Frontier()), [])
+    state = replace(fresh, learned=replace(fresh.learned, talks={"c": talk}))
+    data = json.loads(state_to_json(state))
+    data["state"]["learned"]["talks"][0][1]["seen"] = 0.3
+    assert state_from_json(json.dumps(data)) == state
+    data["state"]["learned"]["talks"][0][1]["sown"] = 0.3
+    with pytest.raises(CodecError, match="unknown fields \\['sown'\\]"):
         state_from_json(json.dumps(data))
 
 
