@@ -28,7 +28,7 @@ from adaptive_dd.core.learned import (
     text_key,
 )
 from adaptive_dd.core.regression import Fit, uncertainty
-from adaptive_dd.core.texts import BANDS, BIAS_LEAN, BIAS_LEAN_P, SLANT_LEAN, band_of, depth_of, traits_of
+from adaptive_dd.core.texts import BANDS, BIAS_LEAN, SLANT_LEAN, band_of, depth_of, traits_of
 
 Array = NDArray[np.float64]
 Known = TypeVar("Known")
@@ -78,7 +78,7 @@ class _Board:
     place           index by name
     drafts          whether it drafts; `other_sort`: whether it does and the baseline does not, or the reverse
     doublings       of its depth plus one
-    lean            answers at which its bias is half believed, and `bias_precision` before any
+    bias_precision  of its cycles per token before any answer
     traits          what may make an arm see a text differently (trait, arm), by `trait_names`
     """
 
@@ -88,7 +88,6 @@ class _Board:
     drafts: NDArray[np.bool_]
     other_sort: NDArray[np.bool_]
     doublings: Array
-    lean: Sequence[float]
     bias_precision: Array
     trait_names: Sequence[str]
     traits: Array
@@ -109,7 +108,6 @@ def _board(arms: tuple[Arm, ...], server_depth: float) -> _Board:
         drafts=drafts,
         other_sort=drafts != drafts[0],
         doublings=np.log2(1.0 + np.array(depth)),
-        lean=np.where(plain, BIAS_LEAN, BIAS_LEAN_P).tolist(),
         bias_precision=np.where(plain, 1.0 / BIAS_SD**2, 1.0 / BIAS_P_SD**2),
         trait_names=names,
         traits=np.array([[traits.get(name, 0.0) for traits in own] for name in names]).reshape(-1, len(arms)),
@@ -185,9 +183,9 @@ def _heard_of_text(learned: Learned, place: Place, board: _Board) -> tuple[list[
     behind it (arm,)."""
     factor, of_text = [learned.common] * len(board.depth), [0.0] * len(board.depth)
     for at, tally in _beside(board, learned.texts.get("", NO_TEXT).bias):
-        factor[at] += tally.shrunk(board.lean[at])
+        factor[at] += tally.shrunk(BIAS_LEAN)
     for at, tally in _beside(board, learned.texts.get(text_key(place.kind, place.bucket), NO_TEXT).bias):
-        factor[at] += tally.shrunk(board.lean[at])
+        factor[at] += tally.shrunk(BIAS_LEAN)
         of_text[at] = tally.weight if board.p_min[at] == 0.0 else 0.0
     return factor, of_text
 

@@ -60,8 +60,8 @@ TALK_KEEP = 0.9
 TALKS = 256
 # Pseudo-answers by which a text leans on its kind, and a kind on everything.
 LEAN = 3.0
-# Answers at which a bias is half believed, without and with a p, and its cap.
-BIAS_LEAN, BIAS_LEAN_P, BIAS_CAP = 30.0, 10.0, 40.0
+# Answers at which a bias is half believed, and its cap. (Arms with a p have slants instead.)
+BIAS_LEAN, BIAS_CAP = 30.0, 40.0
 # Answers at which a slant is half believed, and its cap.
 SLANT_LEAN, SLANT_CAP = 4.0, 25.0
 # What the lift of a p level may be before any comparison (logits): drafters are more or less sure than they should be.
@@ -194,7 +194,6 @@ def learn_text(learned: Learned, answer: Answer, reading: Reading) -> Learned:
     name, seen = answer.arm.name, reading.seen.weight
     weight = min(2.0, answer.timings.decode_tokens / 200.0) * seen
     error = min(max(reading.text_error, -0.8), 0.8)
-    lean = BIAS_LEAN if answer.arm.p_min == 0.0 else BIAS_LEAN_P
     slants = (
         _slants(learned, name, reading) if answer.arm.p_min > 0.0 and not answer.baseline else learned.slants
     )
@@ -206,7 +205,7 @@ def learn_text(learned: Learned, answer: Answer, reading: Reading) -> Learned:
         if key != answer.kind and answer.arm.p_min == 0.0 and not answer.baseline:
             old = bias.get(name, NOTHING)
             bias = {**bias, name: old.moved(error - old.mean, seen, lean=0.0, cap=BIAS_CAP)}
-            error -= bias[name].shrunk(lean)
+            error -= bias[name].shrunk(BIAS_LEAN)
         texts[key] = Text(weights, bias)
     if not answer.conversation:
         return replace(learned, texts=texts, slants=slants)
