@@ -45,7 +45,7 @@ def _summary(state: State, account: BudgetView) -> dict[str, Any]:
         "may_still_spend_s": round(account.headroom_ms / 1000.0, 1),
         "alarm": account.alarm or "none",
         "frontier": account.frontier
-        or ("credited" if state.frontier.rows or state.frontier.rules else "none"),
+        or ("believed" if state.frontier.rows or state.frontier.rules else "none"),
     }
 
 

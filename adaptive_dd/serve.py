@@ -130,7 +130,9 @@ class _Warned:
         self._engine.deploy(deployment, self._actuator.facts(self._found[1]))
         other = foreign(self._frontier, deployment)
         if other:
-            self._say(f"the frontier was {other}: its rows are a hint and get no credit, calibrate again")
+            adaptive = self._engine.state.settings.mode is Mode.ADAPTIVE
+            worth = "its rows are a hint and get no credit" if adaptive else "it is played as it is"
+            self._say(f"the frontier was {other}: {worth}, calibrate again")
         self._compare_settings()
 
     def _compare_settings(self) -> None:

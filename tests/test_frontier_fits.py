@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from adaptive_dd.core.domain import (
     Frontier,
     FrontierRow,
     Listens,
+    Mode,
     PolicySettings,
     ServerFacts,
     Setting,
@@ -22,6 +24,9 @@ from adaptive_dd.serve import _Warned
 
 
 class _Engine:
+    def __init__(self, mode: Mode) -> None:
+        self.state = SimpleNamespace(settings=PolicySettings(mode=mode))
+
     def deploy(self, deployment: Deployment, facts: ServerFacts) -> None:
         pass
 
@@ -39,10 +44,10 @@ class _ByNameOnly(_Warned):
         pass  # needs a whole engine, and is tested with one
 
 
-def notes_on(model: str, build: str, *, met: Deployment) -> list[str]:
+def notes_on(model: str, build: str, *, met: Deployment, mode: Mode = Mode.ADAPTIVE) -> list[str]:
     frontier = Frontier((FrontierRow(100, Setting(2), 1.0),), model=model, build=build)
     notes: list[str] = []
-    parts: Any = (_Engine(), frontier, notes, _AsItIs())
+    parts: Any = (_Engine(mode), frontier, notes, _AsItIs())
     _ByNameOnly(*parts).deploy(met, ServerFacts(cap=8))
     return notes
 
@@ -57,6 +62,11 @@ def test_the_same_model_and_build_are_no_cause_for_a_warning_wherever_they_lie(
     model: str, build: str
 ) -> None:
     assert notes_on(model, build, met=MET) == []
+
+
+def test_the_ladder_of_another_build_is_played_all_the_same_and_the_warning_says_so() -> None:
+    (note,) = notes_on("", "b8000", met=MET, mode=Mode.STATIC)
+    assert note.endswith("this server runs 'b9101': it is played as it is, calibrate again")
 
 
 def test_another_build_or_model_is_warned_of_by_name() -> None:

@@ -16,7 +16,7 @@ from statistics import NormalDist
 import numpy as np
 
 from adaptive_dd.core import controller, planning, policy
-from adaptive_dd.core.domain import Cell, Context, Setting
+from adaptive_dd.core.domain import Cell, Context, Mode, Setting
 from adaptive_dd.core.learned import node_of
 from adaptive_dd.core.outlook import Place, outlooks
 from adaptive_dd.core.policy import Plan
@@ -77,7 +77,7 @@ class BudgetView:
     reserved_ms   worst case of requests on their way                 headroom_ms what trials may still lose
     gain          saved_ms / ref_ms, with the slack both ways as its interval; None before anything was measured
     alarm         a surprise that is not explained yet, in words, or empty
-    frontier      why the frontier's rows get no credit, in words, or empty
+    frontier      what speaks against the frontier's rows, in words, or empty
     tight         headroom of the buckets whose own account allows less
     """
 
@@ -127,12 +127,13 @@ def budget(state: State) -> BudgetView:
 
 
 def _no_credit(state: State) -> str:
-    """Why the frontier's rows are not played on credit; empty where they are, or where there are none."""
+    """What speaks against the frontier's rows; empty where nothing does, or where there are none."""
     if not (state.frontier.rows or state.frontier.rules):
         return ""
     other = foreign(state.frontier, state.deployment)
     if other:
-        return f"{other}: its rows get no credit"
+        adaptive = state.settings.mode is Mode.ADAPTIVE
+        return f"{other}: its rows get no credit" if adaptive else f"{other}, and is played as it is"
     if not state.guard.caught:
         return ""
     return "it claimed more than its settings gain: its rows get no credit any more"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 
 from adaptive_dd.core import controller, estimator, learning
-from adaptive_dd.core.domain import Cell, Frontier, FrontierRow, Kind, PolicySettings, Setting
+from adaptive_dd.core.domain import Cell, Frontier, FrontierRow, Kind, Mode, PolicySettings, Setting
 from adaptive_dd.core.explain import budget
 from adaptive_dd.core.learned import Answer, arm_of
 from adaptive_dd.core.outlook import Place, outlooks
@@ -135,3 +135,12 @@ def test_inspect_says_why_rows_of_another_build_get_no_credit() -> None:
     began = Play(World(), frontier=LYING).began
     state = controller.initial(replace(began, deployment=replace(began.deployment, build="b2")))
     assert budget(state).frontier == "measured on build 'b1', this server runs 'b2': its rows get no credit"
+
+
+def test_where_the_ladder_is_played_as_it_is_inspect_does_not_speak_of_credit() -> None:
+    began = Play(World(), frontier=LYING).began
+    settings = replace(began.settings, mode=Mode.STATIC)
+    began = replace(began, deployment=replace(began.deployment, build="b2"), settings=settings)
+    assert budget(controller.initial(began)).frontier.endswith(
+        "this server runs 'b2', and is played as it is"
+    )
