@@ -36,7 +36,6 @@ from adaptive_dd.core.rng import Rng
 from adaptive_dd.core.seeding import seeded
 from adaptive_dd.core.state import (
     State,
-    arms_for,
     baseline_of,
     cap_of,
     cell_of,
@@ -45,8 +44,8 @@ from adaptive_dd.core.state import (
     load_level,
     rooms,
     rung_of,
-    rungs_for,
     sort_of,
+    with_settings,
 )
 from adaptive_dd.core.trials import NEW, Standing, Trial
 
@@ -243,16 +242,8 @@ def _credited_anew(own: Mapping[str, Trial], credited: Mapping[str, Trial]) -> M
 
 def _prepared(state: State) -> State:
     """The state with everything worked out that follows from settings, frontier and facts."""
-    by_kind = any(row.kind for row in state.frontier.rows)
     room, tight = rooms(state, state.guard)
-    return replace(
-        state,
-        arms=arms_for(state),
-        rungs={} if by_kind else {"": rungs_for(state, "")},
-        plans={},
-        headroom_ms=room,
-        tight=tight,
-    )
+    return replace(with_settings(state), headroom_ms=room, tight=tight)
 
 
 def _decided(state: State, event: Decided) -> State:
@@ -289,8 +280,10 @@ def _observed(state: State, event: Observed) -> State:
         return state
     kept_back = state.guard.reserved.get(event.number, 0.0)
     state = _closed(state, event.number)
-    if state.frozen or state.settings.mode in (Mode.OFF, Mode.FROZEN):
+    if state.frozen or state.settings.mode is Mode.OFF:
         return state
+    if state.settings.mode is Mode.FROZEN:  # learns nothing, but does not send for ever what is refused
+        return learning.refused(state, decided) if event.outcome.status is Status.REFUSED else state
     if event.outcome.timings is None and event.outcome.status in (Status.REJECTED, Status.NO_TIMINGS):
         return _charged(state, kept_back)  # nobody can tell what a trial cost: no more than this
     return learning.observed(state, decided, event.outcome)

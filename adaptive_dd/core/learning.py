@@ -14,7 +14,7 @@ from adaptive_dd.core.guard import Account, Guard
 from adaptive_dd.core.learned import NOTHING, SERVER_NAME, Answer, Arm, Learned, Reading, arm_of, node_of
 from adaptive_dd.core.planning import PLANS, TOKENS_GUESS, planned, price_by_text
 from adaptive_dd.core.policy import Plan
-from adaptive_dd.core.state import State, arms_for, cell_at, credits_for, rooms, sort_of
+from adaptive_dd.core.state import State, cell_at, credits_for, rooms, sort_of, with_settings
 from adaptive_dd.core.trials import NEW, Signal, Standing, waited
 
 # Answers of fewer cycles than this say nothing about a cycle.
@@ -38,7 +38,7 @@ def observed(state: State, decided: Decided, outcome: Outcome) -> State:
     """The state after an answer to a request that is no longer open."""
     setting = decided.decision.arm
     if outcome.status is Status.REFUSED:
-        state = _refused(state, decided)
+        state = refused(state, decided)
         setting = SERVER  # the original bytes were sent again, and served
     elif outcome.status in (Status.ERROR, Status.CUT):
         return _failed(state, decided, outcome)
@@ -69,14 +69,13 @@ def _teaches(state: State, decided: Decided, arm: Arm, timings: Timings) -> bool
     return long_enough and known and decided.decision.reason not in UNTOUCHABLE
 
 
-def _refused(state: State, decided: Decided) -> State:
+def refused(state: State, decided: Decided) -> State:
     """The server refused a setting: nothing as deep is sent again."""
     depth = decided.decision.arm.n_max
     if not depth:
         return state
     lowest = depth if state.refused is None else min(depth, state.refused)
-    state = replace(state, refused=lowest, plans={})
-    return replace(state, arms=arms_for(state))
+    return with_settings(replace(state, refused=lowest))
 
 
 def _failed(state: State, decided: Decided, outcome: Outcome) -> State:

@@ -166,6 +166,12 @@ def foreign(frontier: Frontier, deployment: Deployment) -> str:
     return ""
 
 
+def with_settings(state: State) -> State:
+    """The state with its arms and its ladder worked out anew: what may be sent at all changed."""
+    by_kind = any(row.kind for row in state.frontier.rows)
+    return replace(state, arms=arms_for(state), rungs={} if by_kind else {"": rungs_for(state, "")}, plans={})
+
+
 def credits_for(state: State, cell: Cell) -> dict[str, Trial]:
     """Where a cell starts: arms whose own frontier rows beat the baseline are credited.
 

@@ -213,6 +213,22 @@ def test_a_baseline_that_the_server_refuses_is_what_the_server_does_by_itself() 
     assert max(arm.setting.n_max or 0 for arm in play.state.arms) == 7
 
 
+@pytest.mark.parametrize("mode", [Mode.STATIC, Mode.FROZEN])
+def test_the_ladder_too_sends_nothing_as_deep_as_what_was_refused(mode: Mode) -> None:
+    rows = (
+        FrontierRow(300, N2, 80.0),
+        FrontierRow(300, Setting(4, 0.0), 90.0),
+        FrontierRow(300, Setting(8, 0.0), 120.0),
+    )
+    play = Play(World(), PolicySettings(baseline=N2, cap=8), Frontier(rows, N2))
+    play.tell(ModeSet(0.0, mode))
+    decision = controller.decide(play.state, play.context, rng_for(1, 1))
+    assert decision.arm == Setting(8, 0.0)
+    play.tell(Decided(0.0, 1, play.context, decision, 1.0))
+    play.tell(Observed(0.0, 1, Outcome(Status.REFUSED, play.world.answer(SERVER, rng_for(1, 1)))))
+    assert controller.decide(play.state, play.context, rng_for(1, 2)).arm == Setting(4, 0.0)
+
+
 def test_a_failing_setting_is_quarantined_where_it_failed() -> None:
     play = Play(World(per_token=0.05, chance=0.9)).requests(80)
     liked = next(d for d in reversed(play.decisions) if d.arm != N2)
