@@ -147,6 +147,7 @@ def _drawn(state: State, context: Context, cell: Cell, rng: Rng) -> Option:
     due = alarm is not None and alarm.due_at(cell) and plan.best.arm != plan.fallback.arm
     if due and may_refresh(context, baseline, room):
         return _certain(baseline, "refresh")
+    room = plan.eased(room, context.max_tokens)
     return policy.draw(placed(plan, context, room, answer_tokens=tokens), rng.random(), room)
 
 
@@ -270,8 +271,10 @@ def _worst_ms(state: State, event: Decided) -> float:
     if state.settings.mode is not Mode.ADAPTIVE or event.decision.reason not in ("explore", "frontier"):
         return 0.0
     plan = _plan_for(state, event.context, event.decision.cell)
-    options = () if plan is None else (*plan.tries, plan.best, *plan.others)
-    return max([0.0, *[o.worst_ms for o in options if o.arm == event.decision.arm]])
+    if plan is None:
+        return 0.0
+    options, share = (*plan.tries, plan.best, *plan.others), plan.share_of(event.context.max_tokens)
+    return max([0.0, *[share * o.worst_ms for o in options if o.arm == event.decision.arm]])
 
 
 def _observed(state: State, event: Observed) -> State:

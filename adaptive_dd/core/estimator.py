@@ -252,6 +252,16 @@ def _shape_prior(learned: Learned, load: int) -> Vector:
     return SHAPE_PRIOR if load == 0 else shape_coef(learned, load - 1)
 
 
+def doubted(learned: Learned, name: str, shift: float) -> Learned:
+    """After an arm alone was slower by `shift` (log) than it should be: half of it is believed, and the next answer of
+    the arm is believed whatever it says."""
+    half = 0.5 * shift
+    apart = {**learned.apart, name: learned.apart.get(name, 0.0) + half}
+    return replace(
+        learned, apart=apart, unsure={**learned.unsure, name: learned.unsure.get(name, 0.0) + half}
+    )
+
+
 def shifted(learned: Learned, shift: float, heard: Collection[str]) -> Learned:
     """After the whole machine moved by `shift` (log): a question again for every arm but those heard since."""
     names = {OFF_NAME, *[name for shape in learned.shapes.values() for name in shape.rho]} - set(heard)

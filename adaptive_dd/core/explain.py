@@ -148,13 +148,15 @@ def cells(state: State) -> tuple[CellView, ...]:
 
 def decision_view(state: State, context: Context) -> CellView:
     """The cell as it stood for one request, with the sort of text that its conversation promised."""
-    return cell_view(state, controller.cell_of(state, context), sort_of(state, context.conversation))
+    sort = sort_of(state, context.conversation)
+    return cell_view(state, controller.cell_of(state, context), sort, context.max_tokens)
 
 
-def cell_view(state: State, cell: Cell, sort: int = 0) -> CellView:
-    """One cell; sort: of the conversation (0 for none)."""
+def cell_view(state: State, cell: Cell, sort: int = 0, max_tokens: int | None = None) -> CellView:
+    """One cell; sort: of the conversation (0 for none); max_tokens: what the client allows, None for any length."""
     plan = _plan(state, cell, sort)
     room = min(state.headroom_ms, state.tight.get(cell.bucket, state.headroom_ms))
+    room = room if plan is None else plan.eased(room, max_tokens)
     chances = {state.arms[0].setting: 1.0} if plan is None else policy.chances(plan, room)
     likeliest = max(chances, key=lambda setting: chances[setting])
     texts = texts_of(state.learned, cell.kind, cell.bucket)

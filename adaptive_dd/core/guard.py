@@ -106,6 +106,7 @@ class Alarm:
     node      where; only the baseline's answer there can explain it
     lowered   by how much the baseline's price was lowered at once
     due       the baseline was not asked yet
+    rise      log by which its first answer was slower, where a second one has to show it too
     """
 
     shift: float
@@ -113,6 +114,7 @@ class Alarm:
     node: int
     lowered: float = 0.0
     due: bool = True
+    rise: float | None = None
 
     def due_at(self, cell: Cell) -> bool:
         """Whether the baseline still has to be asked, and a request of this cell may do it."""
@@ -212,12 +214,18 @@ def listened(kept: Guard, heard: tuple[str, int], error: float, *, sd: float, nu
 def explained(kept: Guard, error: float, *, sd: float, number: int) -> tuple[Guard, float]:
     """After the baseline answered an alarm, `error` (log) off what was expected of it: the shift of the whole machine.
 
-    What both the baseline and the arm show is the machine's; what the arm shows alone is its own.
+    What both the baseline and the arm show is the machine's; what the arm shows alone is its own. A rise has to be
+    shown twice: the alarm stays, and the baseline is asked again. One slow answer of it is a hiccup, and believing it
+    would raise the prices of all nodes, each of which would have to be heard to find out.
     """
     assert kept.alarm is not None
     shift, shared = kept.alarm.shift, 0.0
     if abs(error) > max(3.0 * sd, LEAST_SHIFT) and abs(shift) > LEAST_SHIFT and error * shift > 0.0:
         shared = math.copysign(min(abs(error), abs(shift)), shift)
+    if shared > 0.0:
+        if kept.alarm.rise is None:
+            return replace(kept, alarm=replace(kept.alarm, rise=error, due=True)), 0.0
+        shared = min(shared, kept.alarm.rise)
     drift = kept.drift + shared - kept.alarm.lowered
     return replace(kept, alarm=None, recent=0.0, up=0.0, down=0.0, calm=number + CALM, drift=drift), shared
 

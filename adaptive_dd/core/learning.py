@@ -11,8 +11,18 @@ from adaptive_dd.core import estimator, guard
 from adaptive_dd.core.domain import SERVER, UNTOUCHABLE, Cell, Mode, Outcome, Status, Timings
 from adaptive_dd.core.events import Decided
 from adaptive_dd.core.guard import Account, Guard
-from adaptive_dd.core.learned import NOTHING, SERVER_NAME, Answer, Arm, Learned, Reading, arm_of, node_of
-from adaptive_dd.core.planning import PLANS, TOKENS_GUESS, planned, price_by_text
+from adaptive_dd.core.learned import (
+    NOTHING,
+    SERVER_NAME,
+    Answer,
+    Arm,
+    Learned,
+    Reading,
+    Tally,
+    arm_of,
+    node_of,
+)
+from adaptive_dd.core.planning import PLANS, SPREAD_GUESS, TOKENS_GUESS, planned, price_by_text
 from adaptive_dd.core.policy import Plan
 from adaptive_dd.core.state import State, cell_at, credits_for, rooms, sort_of, with_settings
 from adaptive_dd.core.trials import NEW, Signal, Standing, waited
@@ -26,8 +36,9 @@ SAVING_NOISE = 0.05
 MODEL_DOUBT, SETTLING = 0.4, 1.5
 # An answer is credited for no more than this many times the kind's mean answer.
 LONGEST_CREDITED = 20.0
-# Answers over which the usual time of one is remembered.
-USUAL_ANSWERS = 50.0
+# Answers over which the usual time of one is remembered, and its length; and those that a guess of how far they spread
+# counts for.
+USUAL_ANSWERS, SPREAD_LEAN = 50.0, 4.0
 # Gain on residuals after an alarm was explained; none before.
 ALARMED = 3.0
 # Shift of all of the baseline's prices (log) beyond which no plan is what it was.
@@ -100,10 +111,21 @@ def _learned_from(state: State, cell: Cell, answer: Answer, number: int) -> Stat
     if kept.alarm is not None and kept.alarm.node == node_of(cell.bucket, cell.load):
         trust = 0.0
     learned = estimator.learn(learned, answer, reading, trust=trust)
-    length = state.lengths.get(cell.kind, NOTHING)
-    moved = length.moved(answer.timings.decode_tokens - length.mean, 1.0, lean=0.0, cap=50.0)
-    state = replace(state, learned=learned, lengths={**state.lengths, cell.kind: moved})
-    return _replanned(state, kept, cell, answer.conversation)
+    state = _lengths_heard(state, cell.kind, answer.timings.decode_tokens)
+    name, heard = answer.arm.name, state.heard
+    heard = heard if name in heard else {**heard, name: number}
+    return _replanned(replace(state, learned=learned, heard=heard), kept, cell, answer.conversation)
+
+
+def _lengths_heard(state: State, kind: str, tokens: int) -> State:
+    """The state after an answer of a kind had this many decode tokens."""
+    length = state.lengths.get(kind, NOTHING)
+    moved = length.moved(tokens - length.mean, 1.0, lean=0.0, cap=USUAL_ANSWERS)
+    spread = state.spreads.get(kind) or Tally(SPREAD_GUESS * moved.mean, SPREAD_LEAN)
+    apart = abs(tokens - (length.mean if length.weight else moved.mean))
+    spread = spread.moved(apart - spread.mean, 1.0, lean=0.0, cap=USUAL_ANSWERS)
+    lengths, spreads = {**state.lengths, kind: moved}, {**state.spreads, kind: spread}
+    return replace(state, lengths=lengths, spreads=spreads)
 
 
 def _heard_baseline(
@@ -113,12 +135,15 @@ def _heard_baseline(
     learned, kept = state.learned, state.guard
     node = node_of(answer.bucket, answer.load)
     if kept.alarm is not None and kept.alarm.node == node:
-        name = kept.alarm.name
+        name, surprise = kept.alarm.name, kept.alarm.shift
         error = reading.time_error if reading.familiar else 0.0
         kept, shift = guard.explained(kept, error, sd=learned.time_sd, number=number)
         if shift:
             learned = estimator.shifted(learned, shift, (answer.arm.name, name))
             reading = replace(reading, time_error=reading.time_error - shift)
+        # Nothing was learned from the surprise while it might have been the machine's.
+        if kept.alarm is None and surprise > shift:
+            learned = estimator.doubted(learned, name, surprise - shift)
     coef = estimator.node_coef(learned, answer.bucket, answer.load)
     kept, moved = guard.priced(kept, node, reading, coef, number, sd=learned.time_sd)
     if moved < 0.0 or (moved and kept.calm <= number):

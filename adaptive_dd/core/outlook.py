@@ -27,7 +27,7 @@ from adaptive_dd.core.learned import (
     node_of,
     text_key,
 )
-from adaptive_dd.core.regression import Fit, uncertainty
+from adaptive_dd.core.regression import SHAPE_PRIOR, Fit, uncertainty
 from adaptive_dd.core.texts import BANDS, BIAS_LEAN, SLANT_LEAN, band_of, depth_of, traits_of
 
 Array = NDArray[np.float64]
@@ -64,11 +64,13 @@ class Outlooks(NamedTuple):
     cost     ms per token by text (arm, level)
     sd       standard error of the log of that (arm,), apart from what all arms share
     cycles   cycles per token by text (arm, level), by the tables alone
+    middling cost by text (arm, level) on a machine of the usual shape, in units of its cycle that drafts nothing
     """
 
     cost: Array
     sd: Array
     cycles: Array
+    middling: Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,10 +118,12 @@ def _board(arms: tuple[Arm, ...], server_depth: float) -> _Board:
 
 class _Tables(NamedTuple):
     """What arms draft. drawn: features of a cycle with a middling text (4, arm); per_token: 1, share of cycles that
-    draft, drafted tokens and share with a rejection, over the tokens of a cycle (4, arm x level)."""
+    draft, drafted tokens and share with a rejection, over the tokens of a cycle (4, arm x level); middling: see
+    `Outlooks` (arm x level)."""
 
     drawn: Array
     per_token: Array
+    middling: Array
 
 
 @lru_cache(maxsize=64)
@@ -128,7 +132,8 @@ def _tables(board: _Board, shifts: tuple[float, ...]) -> _Tables:
     rows = np.concatenate([_table(*form) for form in forms]).reshape(len(shifts), len(LEVELS), 4)
     features, per_token = rows.transpose(2, 0, 1)[:3], rows[:, :, 3]
     drawn = np.concatenate([np.ones((1, len(shifts))), features[:, :, MIDDLE]])
-    return _Tables(drawn, np.concatenate([per_token[None], features * per_token]).reshape(4, -1))
+    over_tokens = np.concatenate([per_token[None], features * per_token]).reshape(4, -1)
+    return _Tables(drawn, over_tokens, np.array(SHAPE_PRIOR) @ over_tokens)
 
 
 @lru_cache(maxsize=4096)
@@ -158,7 +163,8 @@ def outlooks(learned: Learned, place: Place, arms: tuple[Arm, ...]) -> Outlooks:
     variance = _time_variance(learned, place, board, tables, heard)
     variance += board.drafts / (board.bias_precision + heard.of_text * AT_TEXT)
     cycles = tables.per_token[0].reshape(factor.shape)
-    return Outlooks(cost, np.sqrt(variance + MODEL_SD * MODEL_SD), cycles)
+    sd = np.sqrt(variance + MODEL_SD * MODEL_SD)
+    return Outlooks(cost, sd, cycles, tables.middling.reshape(factor.shape))
 
 
 def _heard(learned: Learned, place: Place, arms: tuple[Arm, ...], board: _Board) -> _Heard:

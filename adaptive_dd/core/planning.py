@@ -16,7 +16,15 @@ from adaptive_dd.core.domain import Cell
 from adaptive_dd.core.guard import Guard
 from adaptive_dd.core.learned import Arm, Learned, node_of
 from adaptive_dd.core.outlook import Place, outlooks
-from adaptive_dd.core.policy import Plan, Stakes, field_of
+from adaptive_dd.core.policy import (
+    OVERDUE,
+    OVERDUE_AFTER,
+    REFRESH,
+    Anchor,
+    Plan,
+    Stakes,
+    field_of,
+)
 from adaptive_dd.core.state import SORTS, State, credits_for
 from adaptive_dd.core.texts import depth_of, table_of, texts_of
 from adaptive_dd.core.trials import Standing, Trial
@@ -25,12 +33,17 @@ from adaptive_dd.core.trials import Standing, Trial
 SORT_CENTRES = (-0.8, 0.25, 1.25, 2.25, 3.3)
 SORT_SD = 0.45
 SORT_LIKELIHOODS = tuple(likelihood(centre, SORT_SD) for centre in SORT_CENTRES)
-# Worst cases are reckoned with answers this much longer than the kind's mean (before any was seen: with this many
-# tokens), and at this upper quantile of an arm's cost.
-LONGER, TOKENS_GUESS, STRETCH = 3.0, 250.0, 2.4
+# Worst cases are reckoned with answers longer than the kind's mean by this many times their mean distance from it: less
+# than one answer of a hundred is longer where the logarithm of their length has a sd of one half. And at this upper
+# quantile of an arm's cost.
+LONGER, STRETCH = 5.0, 2.4
+# Before any answer was seen: its tokens, and the spread as a share of its length.
+TOKENS_GUESS, SPREAD_GUESS = 250.0, 0.4
 PLANS = len(SORTS) + 2
 # Answers of an arm after which its frontier row is no longer believed against the estimator.
 CLAIM_ANSWERS = 5.0
+# Share of the belief in every claim that is lost by each unit of the e-detector for "what it is credited with loses".
+CAUGHT_OUT = 0.2
 # Until something pays, trials may be expected to cost this share of the baseline's time, and a third of c0: where
 # nothing can win, that is all that looking for it costs.
 THRIFT = 0.001
@@ -68,11 +81,11 @@ def planned(
     texts = texts_of(learned, cell.kind, cell.bucket)
     ahead = outlooks(learned, Place(cell.bucket, cell.load, cell.kind), state.arms)
     trials = kept.trials.get(cell) or credits_for(state, cell)
-    # Another place may be another machine, where a shorter draft may take longer.
+    # Another place may be another machine, of which the shape of this one says nothing.
     depth = depth_of(learned, state.arms[0]) if state.facts.arms is None else 0.0
-    field = field_of(state.arms, ahead, trials, bare=cycle_ms, depth=depth)
-    length = state.lengths.get(cell.kind)
-    tokens = LONGER * (TOKENS_GUESS if length is None else length.mean)
+    heard = state.heard if state.facts.arms is None else [arm.name for arm in state.arms]
+    field = field_of(state.arms, ahead, trials, Anchor(price, cycle_ms, depth), heard)
+    tokens = long_answer(state, cell.kind)
     settings = state.settings
     may_try = settings.alpha > 0.0 or settings.c0_ms > 0.0
     total = kept.total
@@ -93,23 +106,33 @@ def planned(
             bare=cycle_ms,
             places=state.facts.arms is not None,
             spare_ms=spare,
+            refresh=OVERDUE if kept.since_ms > OVERDUE_AFTER * kept.usual.mean else REFRESH,
         )
         stay = None if before is None else before.best.arm
         new[sort] = policy.plan(field._replace(mean=means), stakes, stay=stay)
     return tuple(new)
 
 
+def long_answer(state: State, kind: str) -> float:
+    """Tokens of an answer that worst cases are reckoned with."""
+    length, spread = state.lengths.get(kind), state.spreads.get(kind)
+    mean = TOKENS_GUESS if length is None else length.mean
+    return mean + LONGER * (SPREAD_GUESS * mean if spread is None else spread.mean)
+
+
 def _beliefs(kept: Guard, cell: Cell, trials: Mapping[str, Trial]) -> Mapping[str, tuple[float, float]]:
     """What the frontier claims of arms (log gain), and the share of belief that it still has against the estimator.
 
-    A claim is about a bucket: answers of the arm in any of its cells count against it.
+    A claim is about a bucket: answers of the arm in any of its cells count against it. And what the frontier was found
+    to have got wrong anywhere counts against all of it: the same sweep measured them.
     """
+    of_all = max(0.0, 1.0 - CAUGHT_OUT * kept.lies)
     near = [other for where, other in kept.trials.items() if where.bucket == cell.bucket]
     found = {}
     for name, trial in trials.items():
         if trial.claim > 0.0 and trial.standing is Standing.CREDITED:
             played = sum([other[name].weight for other in near if name in other])
-            found[name] = (trial.claim, max(0.0, 1.0 - played / CLAIM_ANSWERS))
+            found[name] = (trial.claim, of_all * max(0.0, 1.0 - played / CLAIM_ANSWERS))
     return found
 
 

@@ -16,7 +16,7 @@ and looks at the budget.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -30,8 +30,9 @@ from adaptive_dd.core.learned import Arm
 from adaptive_dd.core.outlook import Outlooks
 from adaptive_dd.core.trials import BARRED, NEW, PROVEN, Standing, Trial
 
-# Share of decisions that keep the baseline's price fresh while something else is played.
-REFRESH = 0.01
+# Share of decisions that keep the baseline's price fresh while something else is played, and the same once more than
+# OVERDUE_AFTER usual answers were not the baseline's: what is booked against a price that nobody heard is a guess.
+REFRESH, OVERDUE, OVERDUE_AFTER = 0.01, 0.1, 200.0
 # Most that trials may take together, and what one percent of expected improvement is worth in trials.
 MOST_TRIALS, TRIALS_PER_GAIN = 0.2, 8.0
 # The same once trials have cost what they may and nothing pays for them; and the share of an arm that is expected to
@@ -56,6 +57,9 @@ BOUNDED = 0.5
 NO_DEARER, PROMISING = 1.2, 0.1
 # Standard error of a cost (log) that only a jump or a shift of the machine brings: what it is now is anybody's guess.
 WIDE_OPEN = 0.4
+# An arm that no answer was heard of may cost at least this factor more than the baseline's price says of it by the
+# usual shape of machines. Through one depth any line fits: cycles of 6 ms were believed where they took 61.
+UNHEARD = 1.2
 # Arms that share the trials of a plan.
 TRIED_AT_ONCE = 3
 # Staying with the arm played before costs nothing below this predicted loss: every switch has a price.
@@ -85,6 +89,7 @@ class Plan:
     proven   played otherwise: proven faster than the baseline, or the baseline
     fallback the baseline
     others   every arm that is not barred, where arms are places and a conversation may have to stay at one
+    tokens   length of answer that its worst cases are reckoned with
     """
 
     tries: tuple[Option, ...]
@@ -92,12 +97,22 @@ class Plan:
     proven: Option
     fallback: Option
     others: tuple[Option, ...] = ()
+    tokens: float = 0.0
+
+    def share_of(self, max_tokens: int | None) -> float:
+        """The share of its worst cases that a request can cost whose client allows no more than this many tokens."""
+        return 1.0 if max_tokens is None or max_tokens >= self.tokens else max(1, max_tokens) / self.tokens
+
+    def eased(self, headroom_ms: float, max_tokens: int | None) -> float:
+        """The headroom against which this plan's worst cases are held for such a request."""
+        return headroom_ms / self.share_of(max_tokens) if headroom_ms > 0.0 else headroom_ms
 
 
 class Candidate(NamedTuple):
     """What is expected of an arm: ms per token by text (level,) and on average, sd of its log, standing.
 
     bound   ms per token by text (level,) if its cycles took as long as the baseline's, where they should take no longer
+    floor   ms per token by text (level,) that it may cost at least, where no answer tells
     """
 
     arm: Arm
@@ -106,6 +121,7 @@ class Candidate(NamedTuple):
     sd: float
     standing: Standing
     bound: NDArray[np.float64] | None = None
+    floor: NDArray[np.float64] | None = None
 
 
 class Field(NamedTuple):
@@ -118,6 +134,8 @@ class Field(NamedTuple):
     hope       share of its mean that each costs if it is HOPELESS standard errors better than expected
     bound      ms per token by text (arm, level) if each arm's cycles took as long as the baseline's
     within     indices of the arms that draft no deeper than the baseline and stop no later
+    floor      ms per token by text (arm, level) that an arm may cost at least as long as none of its answers was heard
+    heard      names of arms of which one was
     """
 
     arms: tuple[Arm, ...]
@@ -130,6 +148,8 @@ class Field(NamedTuple):
     hope: list[float]
     bound: NDArray[np.float64]
     within: list[int]
+    floor: NDArray[np.float64]
+    heard: Container[str]
 
     def candidate(self, at: int) -> Candidate:
         """One of the arms."""
@@ -137,28 +157,42 @@ class Field(NamedTuple):
         standing = self.trials.get(arm.name, NEW).standing
         promising = mean[at] < (1.0 - PROMISING) * mean[BASELINE] and at in self.within
         bound = self.bound[at] if promising and standing is not Standing.CREDITED else None
-        return Candidate(arm, self.cost[at], mean[at], self.sd[at], standing, bound)
+        # What not drafting costs after a jump is an open question with a bound of its own.
+        told = standing is Standing.CREDITED or arm.name in self.heard or _is_open(arm, self.sd[at])
+        floor = None if told else self.floor[at]
+        return Candidate(arm, self.cost[at], mean[at], self.sd[at], standing, bound, floor)
 
 
 BASELINE = 0  # its index
 
 
-def field_of(
-    arms: tuple[Arm, ...], outlooks: Outlooks, trials: Mapping[str, Trial], *, bare: Weights, depth: float
-) -> Field:
-    """The arms of a cell with what is expected and held of them, still without means.
+class Anchor(NamedTuple):
+    """What is known of the baseline: its price, ms per token by text (level,), its cycle time, ms by text (level,),
+    and the depth it drafts to (`server`: as seen)."""
 
-    bare, depth: cycle time of the baseline by text (level,) in ms, and the depth it drafts to (`server`: as seen).
-    """
-    cost, sd, cycles = outlooks
+    price: Weights
+    bare: Weights
+    depth: float
+
+
+def field_of(
+    arms: tuple[Arm, ...],
+    outlooks: Outlooks,
+    trials: Mapping[str, Trial],
+    anchor: Anchor,
+    heard: Container[str],
+) -> Field:
+    """The arms of a cell with what is expected and held of them, still without means."""
+    cost, sd, cycles, middling = outlooks
     barred = {name for name, trial in trials.items() if trial.standing in BARRED}
     proven = {name for name, trial in trials.items() if trial.standing in PROVEN}
     fit = [at for at, arm in enumerate(arms) if at != BASELINE and arm.name not in barred]
     known = [at for at in fit if arms[at].name in proven]
     p_min = arms[BASELINE].p_min
-    within = [at for at in fit if 0.0 < arms[at].depth <= depth and arms[at].p_min >= p_min]
-    hope = np.exp(-HOPELESS * sd).tolist()
-    return Field(arms, cost, [], sd.tolist(), trials, fit, known, hope, cycles * np.array(bare), within)
+    within = [at for at in fit if 0.0 < arms[at].depth <= anchor.depth and arms[at].p_min >= p_min]
+    hope, bound = np.exp(-HOPELESS * sd).tolist(), cycles * np.array(anchor.bare)
+    floor = UNHEARD * middling * (np.array(anchor.price) / middling[BASELINE])
+    return Field(arms, cost, [], sd.tolist(), trials, fit, known, hope, bound, within, floor, heard)
 
 
 def expected_improvement(gain: float, sd: float) -> float:
@@ -185,6 +219,7 @@ class Stakes:
     bare       cycle time of the baseline by text (level,): what a cycle that drafts nothing takes at most
     places     whether arms are places, so that a plan must name them all
     spare_ms   what a trial may be expected to cost against the baseline
+    refresh    share of decisions that keep the baseline's price fresh
     """
 
     price: Weights
@@ -196,6 +231,7 @@ class Stakes:
     bare: Weights = ()
     places: bool = False
     spare_ms: float = math.inf
+    refresh: float = REFRESH
 
 
 def plan(field: Field, stakes: Stakes, *, stay: Setting | None) -> Plan:
@@ -206,14 +242,14 @@ def plan(field: Field, stakes: Stakes, *, stay: Setting | None) -> Plan:
         best = best if mean[best] * math.exp(CAUTION * field.sd[best]) < mean[proven] else proven
     safe = _option(field, proven, stakes)
     played = safe if best == proven else _option(field, best, stakes)
-    tries = _tries(field, best, stakes) if stakes.may_try else _refresh(field, best)
+    tries = _tries(field, best, stakes) if stakes.may_try else _refresh(field, best, stakes)
     if stakes.spare_ms < 0.0 and best != BASELINE and best not in field.proven:
         doubted = replace(played, share=DOUBTED)
         rest = [option for option in _tries(field, proven, stakes) if option.arm != doubted.arm]
         tries, played = (*rest, doubted), safe
     fallback = Option(field.arms[BASELINE].setting, "guard", 1.0, -math.inf, mean[BASELINE])
     others = tuple([_option(field, at, stakes) for at in field.fit]) if stakes.places else ()
-    return Plan(tries, played, safe, fallback, others)
+    return Plan(tries, played, safe, fallback, others, stakes.tokens)
 
 
 def _best(field: Field, others: Sequence[int], margin: float, stay: Setting | None) -> int:
@@ -248,12 +284,16 @@ def _worst(candidate: Candidate, stakes: Stakes) -> float:
     stretch, tail = math.exp(stakes.stretch * candidate.sd), 1.0
     if candidate.standing is not Standing.CREDITED:  # of those somebody measured that they are fast
         stretch, tail = max(LEAST_STRETCH, stretch), TAIL
-    cost = candidate.cost.tolist()
-    worst = worst_ms(cost, stakes.price, stakes.text, stretch=stretch, tokens=stakes.tokens, tail=tail)
+    cost = candidate.cost
+    if candidate.floor is not None:
+        cost = np.maximum(cost, candidate.floor / stretch)
+    worst = worst_ms(
+        cost.tolist(), stakes.price, stakes.text, stretch=stretch, tokens=stakes.tokens, tail=tail
+    )
     if candidate.bound is not None:
         most = candidate.bound.tolist()
         return min(worst, worst_ms(most, stakes.price, stakes.text, stretch=NO_DEARER, tokens=stakes.tokens))
-    if candidate.arm.setting != OFF or candidate.sd < WIDE_OPEN or not stakes.bare:
+    if not _is_open(candidate.arm, candidate.sd) or not stakes.bare:
         return worst
     # Without a draft a cycle takes no longer than the baseline's: a bound, so the length need not be a long one too.
     bound = worst_ms(
@@ -262,22 +302,28 @@ def _worst(candidate: Candidate, stakes: Stakes) -> float:
     return min(worst, bound)
 
 
-def _refresh(field: Field, best: int) -> tuple[Option, ...]:
-    return () if best == BASELINE else (Option(field.arms[BASELINE].setting, "refresh", REFRESH, -math.inf),)
+def _is_open(arm: Arm, sd: float) -> bool:
+    return arm.setting == OFF and sd >= WIDE_OPEN
+
+
+def _refresh(field: Field, best: int, stakes: Stakes) -> tuple[Option, ...]:
+    if best == BASELINE:
+        return ()
+    return (Option(field.arms[BASELINE].setting, "refresh", stakes.refresh, -math.inf),)
 
 
 def _tries(field: Field, best: int, stakes: Stakes) -> tuple[Option, ...]:
     """The refresh of the baseline, and the arms of the largest expected improvement."""
     scored = sorted(_scored(field, best, stakes), key=lambda s: -s[0])[:TRIED_AT_ONCE]
     if not scored:
-        return _refresh(field, best)
+        return _refresh(field, best, stakes)
     spent = GREAT_TRIALS if scored[0][0] > GREAT_GAIN else SPENT_TRIALS
     most = spent if stakes.spare_ms < 0.0 else MOST_TRIALS
     together = min(most, TRIALS_PER_GAIN * scored[0][0])
     total = sum([value * value for value, _ in scored])
     chosen = [(together * value * value / total, field.candidate(at)) for value, at in scored]
     tries = [Option(c.arm.setting, "explore", share, _worst(c, stakes)) for share, c in chosen]
-    return (*_refresh(field, best), *tries)
+    return (*_refresh(field, best, stakes), *tries)
 
 
 def _scored(field: Field, best: int, stakes: Stakes) -> list[tuple[float, int]]:

@@ -48,7 +48,8 @@ class State:
     arms        every arm of the deployment, the baseline first
     refused     the shallowest depth that the server refused
     learned     what predictions are made from         guard    what may be lost, and who may play
-    lengths     mean decode tokens of an answer, by kind
+    lengths     mean decode tokens of an answer, by kind; `spreads`: how far they are from it, on average
+    heard       arms that an answer was heard of, each with the number of the first
     plans       by cell: for requests without a known conversation, then by sort of conversation
     headroom_ms what may still be lost; `tight` by bucket, where a bucket's own account allows less
     """
@@ -67,6 +68,8 @@ class State:
     learned: Learned = field(default_factory=Learned)
     guard: Guard = field(default_factory=Guard)
     lengths: Mapping[str, Tally] = field(default_factory=dict)
+    spreads: Mapping[str, Tally] = field(default_factory=dict)
+    heard: Mapping[str, int] = field(default_factory=dict)
     plans: Mapping[Cell, tuple[Plan | None, ...]] = field(default_factory=dict)
     headroom_ms: float = 0.0
     tight: Mapping[int, float] = field(default_factory=dict)

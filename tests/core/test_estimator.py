@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -83,6 +84,22 @@ def test_a_shift_of_the_machine_is_a_question_for_arms_not_heard_since() -> None
     still = taught(moved, World(), N0, first=60)
     assert expected_ms(still, N0) == pytest.approx(expected_ms(learned, N0), rel=0.1)
     assert still.unsure == {}
+
+
+def test_a_surprise_of_one_arm_is_half_believed_until_its_next_answer_tells() -> None:
+    learned = taught(Learned(), World(), *[N0, N2, N4] * 5)
+    doubted = estimator.doubted(learned, N4.name, 1.0)
+    place = Place(0, 0, "k")
+    assert expected_ms(doubted, N4) == pytest.approx(math.exp(0.5) * expected_ms(learned, N4))
+    assert expected_ms(doubted, N2) == pytest.approx(expected_ms(learned, N2))
+    before, after = (outlooks(one, place, (N2, N4)).sd for one in (learned, doubted))
+    assert after[1] > 0.5 > before[1]
+    assert after[0] == pytest.approx(before[0])
+    hiccup = taught(doubted, World(), N4, first=60)
+    assert expected_ms(hiccup, N4) == pytest.approx(expected_ms(learned, N4), rel=0.1)
+    slow = taught(doubted, World(slow={N4.setting: math.e}), N4, first=60)
+    assert expected_ms(slow, N4) > 1.7 * expected_ms(learned, N4)
+    assert hiccup.unsure == slow.unsure == {}
 
 
 def test_an_untried_arm_is_less_certain_the_further_it_is() -> None:

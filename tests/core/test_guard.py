@@ -57,8 +57,29 @@ def test_a_fast_answer_of_another_arm_lowers_it_at_once() -> None:
 def test_only_what_the_baseline_shows_too_is_the_whole_machines(error: float, shared: float) -> None:
     kept = guard.listened(priced(Guard(), 14.0), ("n8,p0.0", 0), 0.7, sd=0.03, number=1)
     after, shift = guard.explained(kept, error, sd=0.03, number=2)
+    if shared:
+        assert shift == 0.0
+        after, shift = guard.explained(after, error, sd=0.03, number=3)
     assert shift == pytest.approx(shared)
     assert after.alarm is None
+
+
+def test_one_slow_answer_of_the_baseline_does_not_make_an_arms_surprise_the_machines() -> None:
+    kept = guard.listened(priced(Guard(), 14.0), ("n8,p0.0", 0), 0.7, sd=0.03, number=1)
+    sent = replace(kept, alarm=replace(kept.alarm, due=False))  # type: ignore[type-var]
+    asked, shift = guard.explained(sent, 1.4, sd=0.03, number=2)
+    assert asked.alarm is not None
+    assert (shift, asked.drift, asked.alarm.due) == (0.0, kept.drift, True), "it is asked again"
+    after, shift = guard.explained(asked, 0.02, sd=0.03, number=3)
+    assert (shift, after.drift, after.alarm) == (0.0, kept.drift, None)
+    _, shift = guard.explained(asked, 0.4, sd=0.03, number=3)
+    assert shift == pytest.approx(0.4), "what both answers show"
+
+
+def test_a_fall_of_the_whole_machine_is_believed_at_once() -> None:
+    kept = guard.listened(priced(Guard(), 14.0), ("n8,p0.0", 0), -0.7, sd=0.03, number=1)
+    after, shift = guard.explained(kept, -0.6, sd=0.03, number=2)
+    assert (shift, after.alarm) == (pytest.approx(-0.6), None)
 
 
 def test_a_baseline_that_turns_out_faster_takes_back_half_of_what_crept_and_all_of_what_fell() -> None:

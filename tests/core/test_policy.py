@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 import numpy as np
 import pytest
@@ -30,11 +31,18 @@ def planned(
     stay: Setting | None,
     bare: tuple[float, ...] = (10.0,) * len(LEVELS),
     depth: float = 0.0,
+    heard: Collection[str] | None = None,
+    middling: float = 1.0,
 ) -> policy.Plan:
+    """A plan of these arms; heard: those that were (all), middling: cost of the others on the usual machine."""
     arms, costs, means, sds, *_ = zip(*ready, strict=True)
     trials = {c.arm.name: Trial(c.standing) for c in ready}
-    ahead = Outlooks(np.array(costs), np.array(sds), np.ones((len(ready), len(LEVELS))))
-    field = policy.field_of(arms, ahead, trials, bare=bare, depth=depth)
+    ones = np.ones((len(ready), len(LEVELS)))
+    usual = np.concatenate((ones[:1], middling * ones[1:]))
+    ahead = Outlooks(np.array(costs), np.array(sds), ones, usual)
+    anchor = policy.Anchor(under.price, bare, depth)
+    known = [arm.name for arm in arms] if heard is None else heard
+    field = policy.field_of(arms, ahead, trials, anchor, known)
     return policy.plan(field._replace(mean=list(means)), under, stay=stay)
 
 
@@ -163,3 +171,46 @@ def test_the_bound_is_not_for_drafts_that_stop_later_than_the_baselines() -> Non
     free = worst_of(N4, 7.0, depth=3.0, baseline=stopping)
     assert worst_of(N4, 7.0, depth=6.0, baseline=stopping) == free
     assert worst_of(Setting(4, 0.6), 7.0, depth=6.0, baseline=stopping) < free
+
+
+# --- what nobody heard ----------------------------------------------------------------------------------------
+
+
+def test_an_arm_that_was_never_heard_may_cost_what_the_usual_machine_makes_of_the_baseline() -> None:
+    ready = [candidate(N2, 10.0), candidate(N8, 4.0)]
+    heard = planned(ready, stakes(), stay=None, middling=1.5)
+    unheard = planned(ready, stakes(), stay=None, middling=1.5, heard=())
+    assert heard.best.arm == unheard.best.arm == N8
+    assert heard.best.worst_ms == 0.0, "half more than 4 ms is less than the baseline's 10"
+    assert unheard.best.worst_ms == pytest.approx(200.0 * (policy.UNHEARD * 1.5 * 10.0 - 10.0))
+
+
+def test_the_usual_machine_says_nothing_against_a_measured_row_or_a_dearer_belief() -> None:
+    credited = [candidate(N2, 10.0), candidate(N8, 4.0, standing=Standing.CREDITED)]
+    assert planned(credited, stakes(), stay=None, middling=1.5, heard=()).best.worst_ms == 0.0
+    dear = [candidate(N2, 10.0), candidate(N8, 9.0, 0.5)]
+    worst = [planned(dear, stakes(), stay=None, middling=1.0, heard=h).best.worst_ms for h in ((), None)]
+    assert worst[0] == worst[1] > 0.0
+
+
+def test_what_not_drafting_costs_after_a_jump_has_a_bound_of_its_own() -> None:
+    jumped = [candidate(N2, 10.0), candidate(OFF, 9.0, policy.WIDE_OPEN)]
+    plans = [planned(jumped, stakes(), stay=None, middling=9.0, heard=heard) for heard in ((), None)]
+    assert plans[0].tries == plans[1].tries
+
+
+@pytest.mark.parametrize(
+    ("max_tokens", "share"), [(None, 1.0), (500, 1.0), (200, 1.0), (50, 0.25), (0, 0.005)]
+)
+def test_a_client_that_allows_few_tokens_can_lose_little(max_tokens: int | None, share: float) -> None:
+    plan = planned([candidate(N2, 10.0), candidate(N4, 9.0, 0.2)], stakes(), stay=None)
+    assert plan.share_of(max_tokens) == pytest.approx(share)
+    assert plan.eased(30.0, max_tokens) == pytest.approx(30.0 / share)
+    assert plan.eased(-30.0, max_tokens) == -30.0
+
+
+def test_a_plan_refreshes_as_often_as_it_is_told() -> None:
+    ready = [candidate(N2, 10.0), candidate(N4, 7.0, standing=Standing.PROMOTED)]
+    assert policy.chances(planned(ready, stakes(), stay=None), 1e9)[N2] == policy.REFRESH
+    overdue = stakes(refresh=policy.OVERDUE)
+    assert policy.chances(planned(ready, overdue, stay=None), 1e9)[N2] == policy.OVERDUE

@@ -1,0 +1,161 @@
+"""Plans: what the estimator expects, put before the policy with what a request may cost at worst."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from adaptive_dd.core import controller, planning, policy
+from adaptive_dd.core.domain import (
+    Cell,
+    Decision,
+    Frontier,
+    FrontierRow,
+    Kind,
+    Outcome,
+    PolicySettings,
+    Setting,
+    Status,
+    Timings,
+)
+from adaptive_dd.core.events import Decided, Observed
+from adaptive_dd.core.explain import decision_view
+from adaptive_dd.core.learned import Tally
+from adaptive_dd.core.rng import rng_for
+from adaptive_dd.core.state import State
+from tests.core.worlds import N2, Play, World
+
+KIND = str(Kind())
+N8 = Setting(8, 0.0)
+
+
+def after(lengths: list[int]) -> State:
+    """The state after baseline answers of these decode tokens."""
+    play = Play(World())
+    for number, tokens in enumerate(lengths, start=1):
+        decision = Decision(N2, "baseline", 1.0, controller.cell_of(play.state, play.context))
+        play.tell(Decided(0.0, number, play.context, decision, 1.0))
+        timings = Timings(100, 10.0, tokens + 1, 14.0 * tokens, draft_n=tokens, draft_n_accepted=tokens // 2)
+        play.tell(Observed(0.0, number, Outcome(Status.OK, timings)))
+    return play.state
+
+
+# --- how long an answer may be -----------------------------------------------------------------------------------
+
+
+def test_answers_that_are_all_alike_make_worst_cases_of_hardly_longer_ones_and_mixed_ones_of_much_longer() -> (
+    None
+):
+    alike, mixed = after([200] * 40), after([20, 380] * 20)
+    assert alike.lengths[KIND].mean == pytest.approx(200.0)
+    assert mixed.lengths[KIND].mean == pytest.approx(200.0, abs=10.0)
+    assert planning.long_answer(alike, KIND) < 1.3 * 200.0
+    assert planning.long_answer(mixed, KIND) > 4.0 * 200.0
+
+
+def test_before_any_answer_the_guess_is_a_long_one() -> None:
+    nothing = Play(World()).state
+    guess = planning.TOKENS_GUESS
+    assert planning.long_answer(nothing, KIND) == guess * (1.0 + planning.LONGER * planning.SPREAD_GUESS)
+    first = after([100])
+    assert planning.long_answer(first, KIND) > 2.0 * 100.0, "one answer tells nothing of how far they spread"
+
+
+def test_a_state_that_was_kept_before_spreads_were_learned_still_plans() -> None:
+    state = replace(after([200] * 40), spreads={}, plans={})
+    assert planning.long_answer(state, KIND) == pytest.approx(200.0 * (1.0 + 5.0 * planning.SPREAD_GUESS))
+    assert controller.decide(state, Play(World()).context, rng_for(1, 99)).arm is not None
+
+
+# --- what the client allows --------------------------------------------------------------------------------------
+
+
+def with_little_room() -> Play:
+    """A play in which the fastest is expected to be a setting whose trial the budget does not pay for."""
+    play = Play(World(), PolicySettings(baseline=N2, cap=8))
+    play.state = after([200] * 40)
+    cell = controller.cell_of(play.state, play.context)
+    plan = play.state.plans[cell][0]
+    assert plan is not None
+    dear = policy.Option(N8, "explore", 1.0, worst_ms=4000.0)
+    plans = {cell: (replace(plan, tries=(), best=dear, proven=plan.fallback, tokens=400.0),) * planning.PLANS}
+    play.state = replace(play.state, plans=plans, headroom_ms=1500.0, tight={})
+    return play
+
+
+@pytest.mark.parametrize(("max_tokens", "tried"), [(None, False), (400, False), (160, False), (140, True)])
+def test_a_trial_is_paid_for_sooner_where_the_client_allows_few_tokens(
+    max_tokens: int | None, tried: bool
+) -> None:
+    play = with_little_room()
+    asked = replace(play.context, max_tokens=max_tokens)
+    decision = controller.decide(play.state, asked, rng_for(1, 41))
+    assert (decision.arm == N8) == tried
+    shown = {arm.setting: arm.chance for arm in decision_view(play.state, asked).arms}
+    assert shown[N8] == (1.0 if tried else 0.0)
+    if tried:
+        sent = controller.apply(play.state, Decided(0.0, 41, asked, decision, 1.0))
+        assert sent.guard.reserved[41] == pytest.approx(4000.0 * 140 / 400)
+
+
+# --- how fresh the price is --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("others", "share"), [(150, policy.REFRESH), (250, policy.OVERDUE)])
+def test_a_baseline_that_was_not_heard_for_long_is_asked_more_often(others: int, share: float) -> None:
+    play = Play(World(per_token=0.02, chance=0.9), PolicySettings(baseline=N2, cap=8)).requests(60)
+    kept = replace(play.state.guard, since_ms=others * play.state.guard.usual.mean)
+    cell = controller.cell_of(play.state, play.context)
+    (plan, *_) = planning.planned(play.state, play.state.learned, kept, cell, (0,))
+    assert plan is not None
+    refresh = [option for option in plan.tries if option.reason == "refresh"]
+    assert [option.share for option in refresh] == [share]
+
+
+# --- what was heard, and what was claimed ------------------------------------------------------------------------
+
+
+def test_what_was_heard_is_remembered_with_its_number_and_told_to_the_plans() -> None:
+    play = Play(World(per_token=0.02, chance=0.9), PolicySettings(baseline=N2, cap=8)).requests(60)
+    first = {str(d.arm): number for number, d in reversed(list(enumerate(play.decisions, start=1)))}
+    assert len(first) > 2
+    assert play.state.heard == first
+
+
+def test_a_deep_draft_that_nobody_heard_has_a_dearer_worst_case() -> None:
+    play = Play(World(per_token=0.02, chance=0.9), PolicySettings(baseline=N2, cap=8)).requests(60)
+    cell = controller.cell_of(play.state, play.context)
+    best = [
+        plan.best.worst_ms
+        for heard in (play.state.heard, {})
+        for plan in planning.planned(
+            replace(play.state, heard=heard, settings=replace(play.state.settings, margin=0.0)),
+            play.state.learned,
+            replace(play.state.guard, trials={}),
+            cell,
+            (0,),
+        )[:1]
+        if plan is not None
+    ]
+    assert best[1] > 20.0 * best[0], best
+
+
+def test_what_the_frontier_got_wrong_somewhere_counts_against_all_its_claims() -> None:
+    rows = tuple(FrontierRow(300, Setting(n, 0.0), s, samples=5, sd=0.5) for n, s in ((2, 80.0), (8, 130.0)))
+    state = Play(World(), frontier=Frontier(rows, N2)).state
+    cell = Cell(0, 0, KIND)
+    trials = controller.credits_for(state, cell)
+    claims = [
+        planning._beliefs(replace(state.guard, lies=lies), cell, trials)["n8,p0.0"]
+        for lies in (0.0, 2.0, 9.0)
+    ]
+    assert claims[0] == (pytest.approx(math.log(130.0 / 80.0)), 1.0)
+    assert [share for _, share in claims] == [1.0, pytest.approx(1.0 - 2.0 * planning.CAUGHT_OUT), 0.0]
+
+
+def test_spreads_are_running_means_that_forget() -> None:
+    state = after([20, 380] * 40 + [200] * 100)
+    assert isinstance(state.spreads[KIND], Tally)
+    assert state.spreads[KIND].mean < 0.2 * after([20, 380] * 40).spreads[KIND].mean
