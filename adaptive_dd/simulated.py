@@ -109,7 +109,8 @@ def bursts(timings: Timings, depth: int, number: int) -> list[int]:
 def client_request(request: SimRequest, *, stream: bool) -> tuple[str, dict[str, str], dict[str, Any]]:
     """Path, headers and body with which a client of the scenario sends this request.
 
-    The prompt has exactly the request's tokens, its conversation a stable beginning, and the body shows its kind.
+    The prompt has exactly the request's tokens, its conversation a stable beginning, and the body shows its kind. It
+    sets no limit: how long the answer will be is what nobody is told.
     """
     context = request.context
     filler = (context.prompt_tokens or 0) - FRAME_TOKENS
@@ -120,7 +121,6 @@ def client_request(request: SimRequest, *, stream: bool) -> tuple[str, dict[str,
             {"role": "assistant", "content": " ".join(f"w{i % 1000}" for i in range(max(0, filler)))},
             {"role": "user", "content": "go on"},
         ],
-        "max_tokens": request.answer_tokens,
         "temperature": 0.0 if context.kind.sampling == "greedy" else 0.8,
         "stream": stream,
     }

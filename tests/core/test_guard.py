@@ -74,6 +74,9 @@ def test_one_slow_answer_of_the_baseline_does_not_make_an_arms_surprise_the_mach
     assert (shift, after.drift, after.alarm) == (0.0, kept.drift, None)
     _, shift = guard.explained(asked, 0.4, sd=0.03, number=3)
     assert shift == pytest.approx(0.4), "what both answers show"
+    little, _ = guard.explained(sent, 0.3, sd=0.03, number=2)
+    _, shift = guard.explained(little, 1.4, sd=0.03, number=3)
+    assert shift == pytest.approx(0.3), "whichever of them is the slow one"
 
 
 def test_a_fall_of_the_whole_machine_is_believed_at_once() -> None:

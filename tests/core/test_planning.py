@@ -14,13 +14,15 @@ from adaptive_dd.core.domain import (
     Frontier,
     FrontierRow,
     Kind,
+    Listens,
     Outcome,
     PolicySettings,
+    ServerFacts,
     Setting,
     Status,
     Timings,
 )
-from adaptive_dd.core.events import Decided, Observed
+from adaptive_dd.core.events import Decided, FactsFound, Observed
 from adaptive_dd.core.explain import decision_view
 from adaptive_dd.core.learned import Tally
 from adaptive_dd.core.rng import rng_for
@@ -140,6 +142,37 @@ def test_a_deep_draft_that_nobody_heard_has_a_dearer_worst_case() -> None:
         if plan is not None
     ]
     assert best[1] > 20.0 * best[0], best
+
+
+def test_the_shape_of_this_machine_says_nothing_of_other_places() -> None:
+    places = (N2, Setting(4, 0.0), N8)
+    worst = []
+    for arms in (None, places):
+        play = Play(World(per_token=0.02, chance=0.9), PolicySettings(baseline=N2, cap=8))
+        facts = ServerFacts(Listens.HONOURS, cap=8, arms=arms)
+        play.tell(FactsFound(0.0, facts))
+        play.requests(60)
+        cell = controller.cell_of(play.state, play.context)
+        state = replace(play.state, heard={})
+        (plan, *_) = planning.planned(state, state.learned, replace(state.guard, trials={}), cell, (0,))
+        assert plan is not None
+        worst.append(plan.best.worst_ms)
+    assert worst[0] > 20.0 * worst[1]
+
+
+def test_an_arm_that_surprised_alone_is_doubted_once_the_baseline_shows_nothing() -> None:
+    play = Play(World(per_token=0.02, chance=0.9), PolicySettings(baseline=N2, cap=8)).requests(60)
+    best = play.decisions[-1].arm
+    assert best != N2
+    play.world.slow[best] = 3.0
+    while play.state.guard.alarm is None:
+        play.request(play.state.next_number)
+        assert play.state.next_number < 70
+    assert str(best) not in play.state.learned.unsure
+    play.request(play.state.next_number)
+    assert play.decisions[-1].reason == "refresh"
+    assert play.state.guard.alarm is None
+    assert play.state.learned.unsure[str(best)] > 0.3
 
 
 def test_what_the_frontier_got_wrong_somewhere_counts_against_all_its_claims() -> None:

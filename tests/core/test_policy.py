@@ -194,9 +194,14 @@ def test_the_usual_machine_says_nothing_against_a_measured_row_or_a_dearer_belie
 
 
 def test_what_not_drafting_costs_after_a_jump_has_a_bound_of_its_own() -> None:
-    jumped = [candidate(N2, 10.0), candidate(OFF, 9.0, policy.WIDE_OPEN)]
-    plans = [planned(jumped, stakes(), stay=None, middling=9.0, heard=heard) for heard in ((), None)]
-    assert plans[0].tries == plans[1].tries
+    under = stakes(bare=(100.0,) * len(LEVELS))
+    for sd, told in ((policy.WIDE_OPEN, True), (0.9 * policy.WIDE_OPEN, False)):
+        jumped = [candidate(N2, 10.0), candidate(OFF, 4.0, sd)]
+        worst = [
+            planned(jumped, under, stay=None, middling=90.0, heard=heard).best.worst_ms
+            for heard in ((), None)
+        ]
+        assert (worst[0] == worst[1]) == told
 
 
 @pytest.mark.parametrize(
