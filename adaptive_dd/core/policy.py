@@ -38,6 +38,8 @@ MOST_TRIALS, TRIALS_PER_GAIN = 0.2, 8.0
 # The same once trials have cost what they may and nothing pays for them; and the share of an arm that is expected to
 # win but not proven then.
 SPENT_TRIALS, DOUBTED = 0.01, 0.1
+# Answers of such an arm in the cell from which it is played all the same as long as they saved time: it is what pays.
+PAYING = 1.0
 # Expected improvement below which nothing is tried: a trial costs more than it can find.
 LEAST_GAIN = 0.002
 # Expected improvement beyond which a trial may be expected to cost something and is not put off for thrift: an open
@@ -243,13 +245,18 @@ def plan(field: Field, stakes: Stakes, *, stay: Setting | None) -> Plan:
     safe = _option(field, proven, stakes)
     played = safe if best == proven else _option(field, best, stakes)
     tries = _tries(field, best, stakes) if stakes.may_try else _refresh(field, best, stakes)
-    if stakes.spare_ms < 0.0 and best != BASELINE and best not in field.proven:
+    if stakes.spare_ms < 0.0 and best != BASELINE and best not in field.proven and not _pays(field, best):
         doubted = replace(played, share=DOUBTED)
         rest = [option for option in _tries(field, proven, stakes) if option.arm != doubted.arm]
         tries, played = (*rest, doubted), safe
     fallback = Option(field.arms[BASELINE].setting, "guard", 1.0, -math.inf, mean[BASELINE])
     others = tuple([_option(field, at, stakes) for at in field.fit]) if stakes.places else ()
     return Plan(tries, played, safe, fallback, others, stakes.tokens)
+
+
+def _pays(field: Field, at: int) -> bool:
+    trial = field.trials.get(field.arms[at].name, NEW)
+    return trial.weight >= PAYING and trial.mean > 0.0
 
 
 def _best(field: Field, others: Sequence[int], margin: float, stay: Setting | None) -> int:

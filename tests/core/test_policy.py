@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import pytest
@@ -33,10 +33,12 @@ def planned(
     depth: float = 0.0,
     heard: Collection[str] | None = None,
     middling: float = 1.0,
+    saved: Mapping[Setting, tuple[float, float]] | None = None,
 ) -> policy.Plan:
-    """A plan of these arms; heard: those that were (all), middling: cost of the others on the usual machine."""
+    """A plan of these arms; heard: those that were (all), middling: cost of the others on the usual machine, saved:
+    weight and mean log saving of their answers."""
     arms, costs, means, sds, *_ = zip(*ready, strict=True)
-    trials = {c.arm.name: Trial(c.standing) for c in ready}
+    trials = {c.arm.name: Trial(c.standing, *(saved or {}).get(c.arm.setting, (0.0, 0.0))) for c in ready}
     ones = np.ones((len(ready), len(LEVELS)))
     usual = np.concatenate((ones[:1], middling * ones[1:]))
     ahead = Outlooks(np.array(costs), np.array(sds), ones, usual)
@@ -105,6 +107,20 @@ def test_once_trials_have_cost_what_they_may_little_is_tried() -> None:
     chances = policy.chances(planned(ready, stakes(spare_ms=-1.0), stay=None), 1e9)
     assert chances[N2] >= 1.0 - policy.SPENT_TRIALS - 1e-9
     assert chances[N2] < 1.0
+
+
+def test_an_arm_whose_own_answers_saved_time_is_played_all_the_same() -> None:
+    ready = [candidate(N2, 10.0), candidate(N4, 8.0)]
+    for record, played in (
+        ((1.0, 0.1), True),
+        ((0.5, 0.1), False),
+        ((3.0, -0.01), False),
+        ((0.0, 0.0), False),
+    ):
+        plan = planned(ready, stakes(spare_ms=-1.0), stay=None, saved={N4: record})
+        chance = policy.chances(plan, 1e9)[N4]
+        assert chance == (pytest.approx(1.0 - policy.REFRESH) if played else policy.DOUBTED)
+        assert policy.chances(plan, plan.best.worst_ms - 1.0).get(N4, 0.0) == 0.0 or not played
 
 
 def test_a_great_open_question_is_not_put_off_for_thrift_but_still_needs_the_budget() -> None:
