@@ -152,6 +152,7 @@ def arms_for(state: State) -> tuple[Arm, ...]:
     return arms_of(state.frontier, baseline_of(state), cap=cap_of(state), only_n=only_n)
 
 
+# What models that are files end with; other servers name theirs as they like.
 FILES = ".gguf"
 
 
