@@ -49,8 +49,10 @@ class Incoming:
             part, more = await self._next_part()
             parts.append(part)
             size += len(part)
-        if more:
-            return self._stream(parts)
+        if (
+            more or size > limit_bytes
+        ):  # over the limit is over the limit, also where all of it had come already
+            return self._stream(parts, more=more)
         self._read.set()
         return b"".join(parts)
 
@@ -60,10 +62,9 @@ class Incoming:
             raise ClientGoneError
         return message.get("body", b""), message.get("more_body", False)
 
-    async def _stream(self, parts: list[bytes]) -> AsyncIterator[bytes]:
+    async def _stream(self, parts: list[bytes], *, more: bool = True) -> AsyncIterator[bytes]:
         for part in parts:
             yield part
-        more = True
         while more:
             part, more = await self._next_part()
             if part:

@@ -54,6 +54,12 @@ def test_a_body_comes_whole_where_it_is_wanted_and_short_enough(
     assert asyncio.run(read(one, wanted=wanted)) == found
 
 
+def test_a_body_over_the_limit_is_not_read_either_where_it_came_in_one_piece() -> None:
+    assert asyncio.run(read(incoming(part(b"0123456789"), headers=CHUNKED))) == ("streamed", b"0123456789")
+    pieces = incoming(part(b"01234", more=True), part(b"56789"), headers=CHUNKED)
+    assert asyncio.run(read(pieces)) == ("streamed", b"0123456789")
+
+
 def test_what_was_read_of_a_body_that_grows_too_long_comes_first_in_its_stream() -> None:
     parts = [part(b"01234", more=True), part(b"56789", more=True), part(b"", more=True), part(b"end")]
     assert asyncio.run(read(incoming(*parts, headers=CHUNKED))) == ("streamed", b"0123456789end")
