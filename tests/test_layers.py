@@ -41,6 +41,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("core/texts", "core/grid"),
     ("core/estimator",),
     ("core/guard", "core/machines", "core/standing", "core/outlook", "core/arrivals"),
+    ("core/field",),
     ("core/policy", "core/measure", "core/scenarios", "core/inferred"),
     ("core/state", "core/seeding", "core/ending"),
     ("core/planning", "core/placement"),

@@ -13,18 +13,11 @@ import numpy as np
 from adaptive_dd.core import estimator, policy
 from adaptive_dd.core.acceptance import Weights, likelihood, product
 from adaptive_dd.core.domain import Cell
+from adaptive_dd.core.field import Anchor, field_of
 from adaptive_dd.core.guard import Guard
 from adaptive_dd.core.learned import Arm, Learned, node_of
 from adaptive_dd.core.outlook import Place, outlooks
-from adaptive_dd.core.policy import (
-    OVERDUE,
-    OVERDUE_AFTER,
-    REFRESH,
-    Anchor,
-    Plan,
-    Stakes,
-    field_of,
-)
+from adaptive_dd.core.policy import Plan, Stakes
 from adaptive_dd.core.state import SORTS, State, credits_for
 from adaptive_dd.core.texts import depth_of, table_of, texts_of
 from adaptive_dd.core.trials import Standing, Trial
@@ -106,7 +99,7 @@ def planned(
             bare=cycle_ms,
             places=state.facts.arms is not None,
             spare_ms=spare,
-            refresh=OVERDUE if kept.since_ms > OVERDUE_AFTER * kept.usual.mean else REFRESH,
+            refresh=policy.refresh_share(kept.since_ms, kept.usual.mean),
         )
         stay = None if before is None else before.best.arm
         new[sort] = policy.plan(field._replace(mean=means), stakes, stay=stay)

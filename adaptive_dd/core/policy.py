@@ -16,19 +16,16 @@ and looks at the budget.
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from adaptive_dd.core.acceptance import Weights
-from adaptive_dd.core.domain import OFF, Setting
+from adaptive_dd.core.domain import Setting
+from adaptive_dd.core.field import BASELINE, Candidate, Field, is_open
 from adaptive_dd.core.guard import TAIL, worst_ms
-from adaptive_dd.core.learned import Arm
-from adaptive_dd.core.outlook import Outlooks
-from adaptive_dd.core.trials import BARRED, NEW, PROVEN, Standing, Trial
+from adaptive_dd.core.trials import NEW, Standing
 
 # Share of decisions that keep the baseline's price fresh while something else is played, and the same once more than
 # OVERDUE_AFTER usual answers were not the baseline's: what is booked against a price that nobody heard is a guess.
@@ -45,8 +42,6 @@ LEAST_GAIN = 0.002
 # Expected improvement beyond which a trial may be expected to cost something and is not put off for thrift: an open
 # question, such as what no drafting would cost after memory may have spilled.
 GREAT_GAIN, GREAT_TRIALS = 0.03, 0.1
-# Beyond this many standard errors an improvement is not worth reckoning: it is below LEAST_GAIN.
-HOPELESS = 2.5
 # Standard errors by which an unproven arm must be expected to beat a proven one before it takes its place: until
 # then it is tried like others.
 CAUTION = 0.7
@@ -55,13 +50,8 @@ LEAST_STRETCH = 1.5
 # Share of the length that worst cases are reckoned with which is used where the cost itself is a bound.
 BOUNDED = 0.5
 # A cycle that drafts no more than the baseline's takes at most this many times as long: a kernel may have a cliff below
-# the baseline's depth. Believed of arms that promise this much at least; what lesser ones cost would be saved for them.
-NO_DEARER, PROMISING = 1.2, 0.1
-# Standard error of a cost (log) that only a jump or a shift of the machine brings: what it is now is anybody's guess.
-WIDE_OPEN = 0.4
-# An arm that no answer was heard of may cost at least this factor more than the baseline's price says of it by the
-# usual shape of machines. Through one depth any line fits: cycles of 6 ms were believed where they took 61.
-UNHEARD = 1.2
+# the baseline's depth.
+NO_DEARER = 1.2
 # Arms that share the trials of a plan.
 TRIED_AT_ONCE = 3
 # Staying with the arm played before costs nothing below this predicted loss: every switch has a price.
@@ -110,93 +100,6 @@ class Plan:
         return headroom_ms / self.share_of(max_tokens) if headroom_ms > 0.0 else headroom_ms
 
 
-class Candidate(NamedTuple):
-    """What is expected of an arm: ms per token by text (level,) and on average, sd of its log, standing.
-
-    bound   ms per token by text (level,) if its cycles took as long as the baseline's, where they should take no longer
-    floor   ms per token by text (level,) that it may cost at least, where no answer tells
-    """
-
-    arm: Arm
-    cost: NDArray[np.float64]
-    mean: float
-    sd: float
-    standing: Standing
-    bound: NDArray[np.float64] | None = None
-    floor: NDArray[np.float64] | None = None
-
-
-class Field(NamedTuple):
-    """All arms of a cell, the baseline first, as arrays and lists (arm,): few of them are looked at one by one.
-
-    cost       ms per token by text (arm, level)
-    mean       the same on average          sd       of its log
-    trials     what is held of arms, by name
-    fit        indices of the arms that may be played beside the baseline, and `proven`: of those that are proven
-    hope       share of its mean that each costs if it is HOPELESS standard errors better than expected
-    bound      ms per token by text (arm, level) if each arm's cycles took as long as the baseline's
-    within     indices of the arms that draft no deeper than the baseline and stop no later
-    floor      ms per token by text (arm, level) that an arm may cost at least as long as none of its answers was heard
-    heard      names of arms of which one was
-    """
-
-    arms: tuple[Arm, ...]
-    cost: NDArray[np.float64]
-    mean: list[float]
-    sd: list[float]
-    trials: Mapping[str, Trial]
-    fit: list[int]
-    proven: list[int]
-    hope: list[float]
-    bound: NDArray[np.float64]
-    within: list[int]
-    floor: NDArray[np.float64]
-    heard: Container[str]
-
-    def candidate(self, at: int) -> Candidate:
-        """One of the arms."""
-        arm, mean = self.arms[at], self.mean
-        standing = self.trials.get(arm.name, NEW).standing
-        promising = mean[at] < (1.0 - PROMISING) * mean[BASELINE] and at in self.within
-        bound = self.bound[at] if promising and standing is not Standing.CREDITED else None
-        # What not drafting costs after a jump is an open question with a bound of its own.
-        told = standing is Standing.CREDITED or arm.name in self.heard or _is_open(arm, self.sd[at])
-        floor = None if told else self.floor[at]
-        return Candidate(arm, self.cost[at], mean[at], self.sd[at], standing, bound, floor)
-
-
-BASELINE = 0  # its index
-
-
-class Anchor(NamedTuple):
-    """What is known of the baseline: its price, ms per token by text (level,), its cycle time, ms by text (level,),
-    and the depth it drafts to (`server`: as seen)."""
-
-    price: Weights
-    bare: Weights
-    depth: float
-
-
-def field_of(
-    arms: tuple[Arm, ...],
-    outlooks: Outlooks,
-    trials: Mapping[str, Trial],
-    anchor: Anchor,
-    heard: Container[str],
-) -> Field:
-    """The arms of a cell with what is expected and held of them, still without means."""
-    cost, sd, cycles, middling = outlooks
-    barred = {name for name, trial in trials.items() if trial.standing in BARRED}
-    proven = {name for name, trial in trials.items() if trial.standing in PROVEN}
-    fit = [at for at, arm in enumerate(arms) if at != BASELINE and arm.name not in barred]
-    known = [at for at in fit if arms[at].name in proven]
-    p_min = arms[BASELINE].p_min
-    within = [at for at in fit if 0.0 < arms[at].depth <= anchor.depth and arms[at].p_min >= p_min]
-    hope, bound = np.exp(-HOPELESS * sd).tolist(), cycles * np.array(anchor.bare)
-    floor = UNHEARD * middling * (np.array(anchor.price) / middling[BASELINE])
-    return Field(arms, cost, [], sd.tolist(), trials, fit, known, hope, bound, within, floor, heard)
-
-
 def expected_improvement(gain: float, sd: float) -> float:
     """Mean of max(0, x) for x normal with this mean and sd."""
     if sd <= 0.0:
@@ -234,6 +137,11 @@ class Stakes:
     places: bool = False
     spare_ms: float = math.inf
     refresh: float = REFRESH
+
+
+def refresh_share(since_ms: float, usual_ms: float) -> float:
+    """The share of refreshes, by what the baseline would have needed for the answers since it was last heard."""
+    return OVERDUE if since_ms > OVERDUE_AFTER * usual_ms else REFRESH
 
 
 def plan(field: Field, stakes: Stakes, *, stay: Setting | None) -> Plan:
@@ -300,17 +208,13 @@ def _worst(candidate: Candidate, stakes: Stakes) -> float:
     if candidate.bound is not None:
         most = candidate.bound.tolist()
         return min(worst, worst_ms(most, stakes.price, stakes.text, stretch=NO_DEARER, tokens=stakes.tokens))
-    if not _is_open(candidate.arm, candidate.sd) or not stakes.bare:
+    if not is_open(candidate.arm, candidate.sd) or not stakes.bare:
         return worst
     # Without a draft a cycle takes no longer than the baseline's: a bound, so the length need not be a long one too.
     bound = worst_ms(
         list(stakes.bare), stakes.price, stakes.text, stretch=1.0, tokens=BOUNDED * stakes.tokens, tail=tail
     )
     return min(worst, bound)
-
-
-def _is_open(arm: Arm, sd: float) -> bool:
-    return arm.setting == OFF and sd >= WIDE_OPEN
 
 
 def _refresh(field: Field, best: int, stakes: Stakes) -> tuple[Option, ...]:

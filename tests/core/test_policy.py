@@ -9,9 +9,10 @@ import pytest
 from adaptive_dd.core import policy
 from adaptive_dd.core.acceptance import LEVELS
 from adaptive_dd.core.domain import OFF, SERVER, Setting
+from adaptive_dd.core.field import UNHEARD, WIDE_OPEN, Anchor, Candidate, field_of
 from adaptive_dd.core.learned import arm_of
 from adaptive_dd.core.outlook import Outlooks
-from adaptive_dd.core.policy import Candidate, Stakes
+from adaptive_dd.core.policy import Stakes
 from adaptive_dd.core.trials import Standing, Trial
 
 N2, N4, N8 = Setting(2, 0.0), Setting(4, 0.0), Setting(8, 0.0)
@@ -42,9 +43,9 @@ def planned(
     ones = np.ones((len(ready), len(LEVELS)))
     usual = np.concatenate((ones[:1], middling * ones[1:]))
     ahead = Outlooks(np.array(costs), np.array(sds), ones, usual)
-    anchor = policy.Anchor(under.price, bare, depth)
+    anchor = Anchor(under.price, bare, depth)
     known = [arm.name for arm in arms] if heard is None else heard
-    field = policy.field_of(arms, ahead, trials, anchor, known)
+    field = field_of(arms, ahead, trials, anchor, known)
     return policy.plan(field._replace(mean=list(means)), under, stay=stay)
 
 
@@ -198,7 +199,7 @@ def test_an_arm_that_was_never_heard_may_cost_what_the_usual_machine_makes_of_th
     unheard = planned(ready, stakes(), stay=None, middling=1.5, heard=())
     assert heard.best.arm == unheard.best.arm == N8
     assert heard.best.worst_ms == 0.0, "half more than 4 ms is less than the baseline's 10"
-    assert unheard.best.worst_ms == pytest.approx(200.0 * (policy.UNHEARD * 1.5 * 10.0 - 10.0))
+    assert unheard.best.worst_ms == pytest.approx(200.0 * (UNHEARD * 1.5 * 10.0 - 10.0))
 
 
 def test_the_usual_machine_says_nothing_against_a_measured_row_or_a_dearer_belief() -> None:
@@ -211,7 +212,7 @@ def test_the_usual_machine_says_nothing_against_a_measured_row_or_a_dearer_belie
 
 def test_what_not_drafting_costs_after_a_jump_has_a_bound_of_its_own() -> None:
     under = stakes(bare=(100.0,) * len(LEVELS))
-    for sd, told in ((policy.WIDE_OPEN, True), (0.9 * policy.WIDE_OPEN, False)):
+    for sd, told in ((WIDE_OPEN, True), (0.9 * WIDE_OPEN, False)):
         jumped = [candidate(N2, 10.0), candidate(OFF, 4.0, sd)]
         worst = [
             planned(jumped, under, stay=None, middling=90.0, heard=heard).best.worst_ms
