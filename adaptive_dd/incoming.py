@@ -49,9 +49,8 @@ class Incoming:
             part, more = await self._next_part()
             parts.append(part)
             size += len(part)
-        if (
-            more or size > limit_bytes
-        ):  # over the limit is over the limit, also where all of it had come already
+        # Over the limit is over the limit, also where all of it had come already.
+        if more or size > limit_bytes:
             return self._stream(parts, more=more)
         self._read.set()
         return b"".join(parts)

@@ -183,9 +183,9 @@ def apply(state: State, event: Event) -> State:
         case Decided():
             return _decided(state, event)
         case Observed():
-            return _observed(state, event)
+            return _asked_in_vain(state, _observed(state, event), event.number)
         case Abandoned():
-            return _closed(state, event.number)
+            return _asked_in_vain(state, _closed(state, event.number), event.number)
         case Charged():
             return _charged(state, event.ms)
 
@@ -290,6 +290,23 @@ def _observed(state: State, event: Observed) -> State:
     if event.outcome.timings is None and event.outcome.status in (Status.REJECTED, Status.NO_TIMINGS):
         return _charged(state, kept_back)  # nobody can tell what a trial cost: no more than this
     return learning.observed(state, decided, event.outcome)
+
+
+def _asked_in_vain(before: State, after: State, number: int) -> State:
+    """The state after a request that ended: where it was to explain an alarm and told nothing, because the client left
+    or the answer was too short, the baseline is due again. Until it tells, nothing is learned in the alarm's node."""
+    alarm, decided = after.guard.alarm, before.open.get(number)
+    if alarm is None or alarm.due or decided is None or before.frozen:
+        return after
+    asked = decided.decision
+    cell, baseline = asked.cell, before.arms[0].setting
+    if (
+        alarm is not before.guard.alarm
+        or asked.arm != baseline
+        or node_of(cell.bucket, cell.load) != alarm.node
+    ):
+        return after
+    return replace(after, guard=replace(after.guard, alarm=replace(alarm, due=True)))
 
 
 def _closed(state: State, number: int) -> State:

@@ -156,8 +156,9 @@ def cell_view(state: State, cell: Cell, sort: int = 0, max_tokens: int | None = 
     """One cell; sort: of the conversation (0 for none); max_tokens: what the client allows, None for any length."""
     plan = _plan(state, cell, sort)
     room = min(state.headroom_ms, state.tight.get(cell.bucket, state.headroom_ms))
-    room = room if plan is None else plan.eased(room, max_tokens)
-    chances = {state.arms[0].setting: 1.0} if plan is None else policy.chances(plan, room)
+    eased = room if plan is None else plan.eased(room, max_tokens)
+    share = 1.0 if plan is None else plan.share_of(max_tokens)
+    chances = {state.arms[0].setting: 1.0} if plan is None else policy.chances(plan, eased)
     likeliest = max(chances, key=lambda setting: chances[setting])
     texts = texts_of(state.learned, cell.kind, cell.bucket)
     ahead = outlooks(state.learned, Place(cell.bucket, cell.load, cell.kind), state.arms)
@@ -180,7 +181,7 @@ def cell_view(state: State, cell: Cell, sort: int = 0, max_tokens: int | None = 
                 chance,
                 _why_baseline(plan, chance)
                 if index == 0
-                else _why(state, plan, arm.setting, trial, gain=gain, chance=chance, room=room),
+                else _why(state, plan, arm.setting, trial, gain=gain, chance=chance, room=room, share=share),
             )
         )
     price = planning.price_by_text(state, state.learned, state.guard, cell)
@@ -188,7 +189,7 @@ def cell_view(state: State, cell: Cell, sort: int = 0, max_tokens: int | None = 
     return CellView(
         cell,
         likeliest,
-        _reason(plan, likeliest, room),
+        _reason(plan, likeliest, eased),
         None if price is None else sum(map(mul, price, texts)),
         None if length is None else length.mean,
         tuple(sorted(arms, key=lambda view: (-view.chance, view.expected_ms))),
@@ -233,9 +234,17 @@ def _why_baseline(plan: Plan | None, chance: float) -> str:
 
 
 def _why(  # noqa: PLR0911 - an order of precedence
-    state: State, plan: Plan | None, arm: Setting, trial: Trial, *, gain: float, chance: float, room: float
+    state: State,
+    plan: Plan | None,
+    arm: Setting,
+    trial: Trial,
+    *,
+    gain: float,
+    chance: float,
+    room: float,
+    share: float,
 ) -> str:
-    """Why an arm is played, or why it is not."""
+    """Why an arm is played, or why it is not. share: of its worst case that this request can cost."""
     if plan is None:
         return "the baseline is asked first"
     if chance >= 0.5:
@@ -253,7 +262,7 @@ def _why(  # noqa: PLR0911 - an order of precedence
         return f"expected gain {gain:.1%} is below the margin of {state.settings.margin:.0%}"
     if trial.standing in PROVEN:
         return f"proven, but {plan.best.arm} is expected to be faster"
-    options = [option for option in (*plan.tries, plan.best) if option.arm == arm]
-    if options and options[0].worst_ms > room:
-        return f"unproven: a trial may cost {options[0].worst_ms:,.0f} ms, the budget has {max(0.0, room):,.0f} ms"
+    worst = [share * option.worst_ms for option in (*plan.tries, plan.best) if option.arm == arm]
+    if worst and worst[0] > room:
+        return f"unproven: a trial may cost {worst[0]:,.0f} ms, the budget has {max(0.0, room):,.0f} ms"
     return "unproven, and others promise more"

@@ -23,12 +23,11 @@ from adaptive_dd.core.domain import (
     Timings,
 )
 from adaptive_dd.core.events import Began, Decided, FreezeSet, ModeSet, Observed
-from adaptive_dd.core.learned import Answer, Learned, Lift, Reading, Tally, arm_of
+from adaptive_dd.core.learned import Answer, Learned, arm_of
 from adaptive_dd.core.learning import LONGEST_CREDITED
 from adaptive_dd.core.outlook import Place, outlooks
-from adaptive_dd.core.planning import price_by_text
 from adaptive_dd.core.rng import rng_for
-from adaptive_dd.core.texts import table_of, texts_of
+from adaptive_dd.core.texts import texts_of
 from adaptive_dd.core.trials import Standing
 from tests.core.worlds import N2, Play, World
 
@@ -305,59 +304,3 @@ def test_mode_static_plans_nothing_neither_on_the_requests_path_nor_after_its_an
     monkeypatch.setattr(controller, "planned", planned)
     monkeypatch.setattr(learning, "planned", planned)
     assert {play.request(number).reason for number in range(13, 20)} == {"frontier"}
-
-
-def test_a_baseline_that_was_an_arm_like_others_has_no_bias_any_more() -> None:
-    play = Play(World(chance=0.85), PolicySettings(baseline=N2, cap=8)).requests(60)
-    texts = {
-        key: replace(text, bias={**text.bias, "n2,p0.0": Tally(0.3, 40.0)})
-        for key, text in play.state.learned.texts.items()
-    }
-    state = replace(play.state, learned=replace(play.state.learned, texts=texts))
-    place = Place(0, 0, "sampled.free.chat")
-    costs = [outlooks(one.learned, place, one.arms).cost[0] for one in (state, play.state)]
-    assert costs[0] == pytest.approx(costs[1])
-
-
-def test_the_baselines_price_is_reckoned_with_the_table_that_its_answers_are_read_with() -> None:
-    play = Play(World(chance=0.85), PolicySettings(baseline=Setting(8, 0.0), cap=8)).requests(40)
-    lifted = replace(play.state.learned, lifts={"reach": Lift(squares=50.0, logits=0.4)})
-    cell = controller.cell_of(play.state, play.context)
-    price = price_by_text(play.state, lifted, play.state.guard, cell)
-    assert price is not None
-    cycles = table_of(lifted, play.state.arms[0]).cycles_per_token
-    ratios = [p / c for p, c in zip(price, cycles, strict=True)]
-    assert max(ratios[3:9]) < 1.1 * min(ratios[3:9]), (
-        "what is left is cycle time, which rejections move a little"
-    )
-
-
-def test_only_the_baselines_answers_tell_texts_without_doubt() -> None:
-    heard: list[Answer] = []
-    read = estimator.read
-
-    def reading(learned: Learned, answer: Answer) -> Reading:
-        heard.append(answer)
-        return read(learned, answer)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(estimator, "read", reading)
-        Play(World(per_token=0.05, chance=0.9), PolicySettings(baseline=N2, cap=8)).requests(60)
-    assert {answer.baseline for answer in heard} == {True, False}
-    assert all(answer.baseline == (answer.arm.setting == N2) for answer in heard)
-
-
-def test_slack_shrinks_faster_than_the_baselines_answers_come() -> None:
-    """Half the slack that four answers leave is gone well before eight: what is not settled is not noise."""
-    shares = []
-    for first in (4, 8):
-        play = Play(World(noise=0.0), PolicySettings(baseline=N2, cap=8))
-        for number in range(1, first + 2):
-            arm = N2 if number <= first else Setting(3, 0.0)
-            decision = Decision(arm, "explore", 1.0, controller.cell_of(play.state, play.context))
-            play.tell(Decided(0.0, number, play.context, decision, 1.0))
-            timings = play.world.answer(arm, rng_for(7, 1))
-            play.tell(Observed(0.0, number, Outcome(Status.OK, timings)))
-        total = play.state.guard.total
-        shares.append(total.doubt_ms / play.state.guard.since_ms)
-    assert shares[1] < 0.55 * shares[0]

@@ -121,3 +121,17 @@ class Play:
     def relative(self) -> float:
         """Time as a share of the baseline's."""
         return self.took_ms / self.baseline_ms
+
+
+def answered(lengths: list[int], accepted: float = 0.5) -> State:
+    """The state after answers of the baseline of these decode tokens, of which this share were accepted drafts."""
+    play = Play(World())
+    for number, tokens in enumerate(lengths, start=1):
+        decision = Decision(N2, "baseline", 1.0, controller.cell_of(play.state, play.context))
+        play.tell(Decided(0.0, number, play.context, decision, 1.0))
+        kept = int(accepted * tokens)
+        timings = Timings(
+            100, 10.0, tokens + 1, 14.0 * tokens, draft_n=2 * (tokens - kept), draft_n_accepted=kept
+        )
+        play.tell(Observed(0.0, number, Outcome(Status.OK, timings)))
+    return play.state
