@@ -27,7 +27,7 @@ from adaptive_dd.core.events import (
     Observed,
 )
 from adaptive_dd.core.frontier import bucket_edges, measured_ms_per_token
-from adaptive_dd.core.guard import Account, without_credit
+from adaptive_dd.core.guard import Account, is_priced, without_credit
 from adaptive_dd.core.learned import node_of
 from adaptive_dd.core.placement import STAYS, home_of, may_refresh, placed
 from adaptive_dd.core.planning import planned
@@ -160,7 +160,7 @@ def _plan_for(state: State, context: Context, cell: Cell) -> Plan | None:
     sort = sort_of(state, context.conversation)
     plans = state.plans.get(cell)
     plan = None if plans is None else plans[sort]
-    if plan is None and node_of(cell.bucket, cell.load) in state.guard.prices:
+    if plan is None and is_priced(state.guard, node_of(cell.bucket, cell.load)):
         # A cell's first request: nobody could work it out before.
         plan = planned(state, state.learned, state.guard, cell, (sort,))[sort]
     return plan

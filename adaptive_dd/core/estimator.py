@@ -67,6 +67,9 @@ FAMILIAR, LARGEST_SURPRISE, COMMON_GAIN = 1.5, 0.12, 0.02
 # Cycle time may differ by this much from one bucket to the next (log). A larger jump may not concern arms that were not
 # played there (memory that spills slows drafts only): their sd grows by this share of it.
 USUAL_JUMP, JUMP_DOUBT = 0.35, 0.8
+# How far the depth of `server` follows an answer that drafted more, and one that drafted less: where a p_min ends
+# drafts most are shorter than what it asks for, which is where a text's levels end. And the cap of its evidence.
+DEEPER, SHALLOWER, SERVER_CAP = 0.5, 0.02, 30.0
 # Share of a shift that is in doubt for arms that draft as those do which showed it: memory that spills slows them all.
 ALIKE = 0.3
 
@@ -224,7 +227,7 @@ def _learn_time(learned: Learned, answer: Answer, reading: Reading, trust: float
     node_after = node_rho.moved(left, weight * trust, lean=2.0 * RHO_LEAN, cap=RHO_CAP)
     server = learned.server
     if name == SERVER_NAME:
-        server = server.moved(seen.drawn[2] - server.mean, weight, lean=0.0, cap=30.0)
+        server = _depth_seen(server, seen.drawn[2], weight)
     nodes = {**learned.nodes, key: Node(fit, {**node.rho, name: node_after})}
     aged = {n: Tally(t.mean, AGEING * t.weight) for n, t in shape.rho.items()}
     shapes = {**learned.shapes, load: Shape(shape_fit, {**aged, name: load_after})}
@@ -240,7 +243,16 @@ def _learn_time(learned: Learned, answer: Answer, reading: Reading, trust: float
         noise,
         unsure,
         apart,
+        learned.drafting,
     )
+
+
+def _depth_seen(server: Tally, drafted: float, weight: float) -> Tally:
+    """How deep `server` drafts, after an answer that drafted this many tokens a cycle."""
+    if not server.weight:
+        return Tally(drafted, weight)
+    gain = weight * (DEEPER if drafted > server.mean else SHALLOWER)
+    return Tally(server.mean + gain * (drafted - server.mean), min(SERVER_CAP, server.weight + weight))
 
 
 def _untold(answer: Answer) -> bool:

@@ -17,6 +17,7 @@ import numpy as np
 
 from adaptive_dd.core import controller, planning, policy
 from adaptive_dd.core.domain import Cell, Context, Mode, Setting
+from adaptive_dd.core.guard import is_priced
 from adaptive_dd.core.learned import node_of
 from adaptive_dd.core.outlook import Place, outlooks
 from adaptive_dd.core.policy import Plan
@@ -209,7 +210,7 @@ def _plan(state: State, cell: Cell, sort: int) -> Plan | None:
     plans = state.plans.get(cell)
     if plans is not None and plans[sort] is not None:
         return plans[sort]
-    if node_of(cell.bucket, cell.load) not in state.guard.prices:
+    if not is_priced(state.guard, node_of(cell.bucket, cell.load)):
         return None
     return planning.planned(state, state.learned, state.guard, cell, (sort,))[sort]
 

@@ -45,6 +45,9 @@ STEADY = Tally(0.02, 2.0)
 CONFIRMED = 2
 # Answers behind a price from which a surprise is the machine's and not the price's.
 SETTLED = 2.0
+# Answers of the baseline in a node before anything else is played there: two, of forty cycles or so. The first sets the
+# price, whatever it says, and one slow answer would make everything else look cheap for as long as that is played.
+PRICED = 1.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +160,12 @@ class Guard:
     usual: Tally = NOTHING
     lies: float = 0.0
     caught: bool = False
+
+
+def is_priced(kept: Guard, node: int) -> bool:
+    """Whether the baseline was heard often enough in a node for others to be played there."""
+    price = kept.prices.get(node)
+    return price is not None and price.weight >= PRICED
 
 
 def credited(kept: Guard, saving: float, weight: float, *, number: int, delta: float, doubt: float) -> Guard:

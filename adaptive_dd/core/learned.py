@@ -14,6 +14,11 @@ from adaptive_dd.core.regression import TIME_SD, Cycle, Fit, Vector
 
 # Comparisons at which a lift is half believed (answers differ by some .4 logits, lifts by .2), and its limit.
 LIFT_LEAN, LIFT_KEEP, LARGEST_LIFT = 4.0, 0.998, 1.5
+# What one comparison counts for at most (logits): where a drafter breaks, or the work changes, the text itself jumped.
+LARGEST_COMPARED = 0.6
+# What is kept of the baseline's drafting by text with each of its answers, and the spread of texts (logits squared,
+# summed over answers) at which a slope is half believed.
+DRAFTING_KEEP, DRAFTING_LEAN = 0.98, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +124,58 @@ class Lift:
         """After an answer whose trait was `difference` from its conversation's mean, and its level `error` off what
         was expected of it. (Off what was *seen* before would be another thing: deep settings are chosen after lucky
         answers, and the next one is less lucky whatever it is answered with.)"""
+        error = min(max(error, -LARGEST_COMPARED), LARGEST_COMPARED)
         squares = LIFT_KEEP * self.squares + weight * difference * difference
         moved = self.logits + weight * difference * error / (squares + LIFT_LEAN)
         return Lift(squares, min(max(moved, -LARGEST_LIFT), LARGEST_LIFT))
 
 
 NO_LIFT = Lift()
+
+
+@dataclass(frozen=True, slots=True)
+class Drafting:
+    """How much the baseline drafts by text: where a p_min ends its drafts, less on hard text.
+
+    A regression of the share of cycles that draft and of drafted tokens on the text's level, by its own answers.
+
+    weight                        answers behind it
+    level, drafts, drafted        their means
+    squares, by_drafts, by_drafted  sums of squares of levels, and of their products with the others
+    """
+
+    weight: float = 0.0
+    level: float = 0.0
+    drafts: float = 0.0
+    drafted: float = 0.0
+    squares: float = 0.0
+    by_drafts: float = 0.0
+    by_drafted: float = 0.0
+
+    def heard(self, level: float, drafts: float, drafted: float, weight: float) -> Drafting:
+        """After an answer of the baseline."""
+        total = DRAFTING_KEEP * self.weight + weight
+        off, share = level - self.level, weight / total
+        mean, of_drafts = self.level + share * off, self.drafts + share * (drafts - self.drafts)
+        of_drafted = self.drafted + share * (drafted - self.drafted)
+        return Drafting(
+            total,
+            mean,
+            of_drafts,
+            of_drafted,
+            DRAFTING_KEEP * self.squares + weight * off * (level - mean),
+            DRAFTING_KEEP * self.by_drafts + weight * off * (drafts - of_drafts),
+            DRAFTING_KEEP * self.by_drafted + weight * off * (drafted - of_drafted),
+        )
+
+    def at(self, level: float) -> tuple[float, float]:
+        """Share of cycles that draft, and drafted tokens, of a text at this level."""
+        off = (level - self.level) / (self.squares + DRAFTING_LEAN)
+        drafts = self.drafts + self.by_drafts * off
+        return min(1.0, max(0.0, drafts)), max(0.0, self.drafted + self.by_drafted * off)
+
+
+NO_DRAFTING = Drafting()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +186,14 @@ class Learned:
     texts       by kind and bucket (`text_key`), by kind, and "" for all
     talks       by conversation, the least recently heard first
     common      log factor of the whole machine now against what the nodes were learned at
-    server      drafted tokens per cycle of requests that went out as they came
+    server      drafted tokens per cycle of requests that went out as they came: the most that they draft, or nearly
     lifts       by trait of an arm (`traits_of`), how it sees the same text
     slants      by arm with a p and band of text (`band_of`), mean log of observed over expected cost: how drafting
                 stops differs from text to text in ways that no table knows
     noise       mean absolute error of cycle times of familiar arms (log)
     unsure      by arm, the shift of the whole machine since it was last played: perhaps it does not concern it
     apart       by arm, how much of such shifts turned out not to concern it (log)
+    drafting    how much the baseline drafts by text
     """
 
     nodes: Mapping[int, Node] = field(default_factory=dict)
@@ -155,6 +207,7 @@ class Learned:
     noise: Tally = Tally(TIME_SD, 10.0)
     unsure: Mapping[str, float] = field(default_factory=dict)
     apart: Mapping[str, float] = field(default_factory=dict)
+    drafting: Drafting = NO_DRAFTING
 
     @property
     def time_sd(self) -> float:

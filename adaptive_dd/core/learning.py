@@ -232,14 +232,13 @@ def _replanned(state: State, kept: Guard, cell: Cell, conversation: str) -> Stat
     if trials is not kept.trials.get(cell) and trials:
         kept = replace(kept, trials={**kept.trials, cell: trials})
     plans = _still_true(state, kept, cell)
-    if node_of(cell.bucket, cell.load) in kept.prices:
-        if state.settings.mode is Mode.ADAPTIVE:
-            known = plans.get(cell, ())
-            sorts = {0, sort_of(state, conversation)} if any(known) else range(PLANS)
-            plans = {**plans, cell: planned(state, state.learned, kept, cell, sorts)}
-        elif (
-            cell not in plans
-        ):  # nothing draws from a plan; switched to adaptive, `decide` works out what is missing
-            plans = {**plans, cell: (None,) * PLANS}
+    node = node_of(cell.bucket, cell.load)
+    if state.settings.mode is Mode.ADAPTIVE and guard.is_priced(kept, node):
+        known = plans.get(cell, ())
+        sorts = {0, sort_of(state, conversation)} if any(known) else range(PLANS)
+        plans = {**plans, cell: planned(state, state.learned, kept, cell, sorts)}
+    elif node in kept.prices and cell not in plans:
+        # Heard, but nothing draws from a plan here yet; `decide` works out what is missing.
+        plans = {**plans, cell: (None,) * PLANS}
     room, tight = rooms(state, kept)
     return replace(state, guard=kept, plans=plans, headroom_ms=room, tight=tight)

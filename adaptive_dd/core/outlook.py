@@ -28,7 +28,7 @@ from adaptive_dd.core.learned import (
     text_key,
 )
 from adaptive_dd.core.regression import SHAPE_PRIOR, Fit, uncertainty
-from adaptive_dd.core.texts import BANDS, BIAS_LEAN, SLANT_LEAN, band_of, depth_of, traits_of
+from adaptive_dd.core.texts import BANDS, BIAS_LEAN, SLANT_LEAN, band_of, baseline_rows, depth_of, traits_of
 
 Array = NDArray[np.float64]
 Known = TypeVar("Known")
@@ -159,12 +159,23 @@ def outlooks(learned: Learned, place: Place, arms: tuple[Arm, ...]) -> Outlooks:
     heard = _heard(learned, place, arms, board)
     coef = np.array(node_coef(learned, place.bucket, place.load))
     factor = np.exp(heard.log_factor).take(_BAND_OF_LEVEL, axis=1)
-    cost = (coef @ tables.per_token).reshape(factor.shape) * factor
+    cost = (coef @ tables.per_token).reshape(factor.shape)
+    middling = tables.middling.reshape(factor.shape).copy()
+    cost[0], middling[0] = _of_baseline(learned, arms[0], coef)
+    cost *= factor
     variance = _time_variance(learned, place, board, tables, heard)
     variance += board.drafts / (board.bias_precision + heard.of_text * AT_TEXT)
     cycles = tables.per_token[0].reshape(factor.shape)
     sd = np.sqrt(variance + MODEL_SD * MODEL_SD)
-    return Outlooks(cost, sd, cycles, tables.middling.reshape(factor.shape))
+    return Outlooks(cost, sd, cycles, middling)
+
+
+def _of_baseline(learned: Learned, baseline: Arm, coef: Array) -> tuple[Array, Array]:
+    """The baseline's cost by text (level,), and that on a machine of the usual shape: its own answers show how much it
+    drafts, which may be less on hard text where nobody said that a p_min ends its drafts."""
+    rows = np.array(baseline_rows(learned, baseline))  # (level, 4)
+    cycle = np.column_stack((np.ones(len(rows)), rows[:, :3]))
+    return (cycle @ coef) * rows[:, 3], (cycle @ np.array(SHAPE_PRIOR)) * rows[:, 3]
 
 
 def _heard(learned: Learned, place: Place, arms: tuple[Arm, ...], board: _Board) -> _Heard:

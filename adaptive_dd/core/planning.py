@@ -18,8 +18,9 @@ from adaptive_dd.core.guard import Guard
 from adaptive_dd.core.learned import Arm, Learned, node_of
 from adaptive_dd.core.outlook import Place, outlooks
 from adaptive_dd.core.policy import Plan, Stakes
+from adaptive_dd.core.regression import line
 from adaptive_dd.core.state import SORTS, State, credits_for
-from adaptive_dd.core.texts import depth_of, table_of, texts_of
+from adaptive_dd.core.texts import baseline_rows, depth_of, texts_of
 from adaptive_dd.core.trials import Standing, Trial
 
 # The texts that a sort of conversation stands for: centre and spread in logits.
@@ -53,13 +54,10 @@ def prices_by_text(state: State, learned: Learned, kept: Guard, cell: Cell) -> t
     price = kept.prices.get(node_of(cell.bucket, cell.load))
     if price is None:
         return None
-    baseline = state.arms[0]
-    t0, t1, t2, t3 = estimator.node_coef(learned, cell.bucket, cell.load)
-    _, drafts, drafted, rejects = price.drawn
-    fixed = t0 + t1 * drafts + t2 * drafted
-    unit = math.exp(price.level + kept.drift) / (fixed + t3 * rejects)
-    rows = table_of(learned, baseline).rows
-    cycles = [(fixed + t3 * rejected) * unit for _, _, rejected, _ in rows]
+    coef = estimator.node_coef(learned, cell.bucket, cell.load)
+    unit = math.exp(price.level + kept.drift) / line(coef, price.drawn)
+    rows = baseline_rows(learned, state.arms[0])
+    cycles = [unit * line(coef, (1.0, *row[:3])) for row in rows]
     return tuple([c * row[3] for c, row in zip(cycles, rows, strict=True)]), tuple(cycles)
 
 

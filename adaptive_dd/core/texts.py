@@ -76,6 +76,14 @@ def table_of(learned: Learned, arm: Arm) -> DraftTable:
     return draft_table(depth_of(learned, arm), arm.p_min, shift_of(learned, arm))
 
 
+def baseline_rows(learned: Learned, baseline: Arm) -> tuple[tuple[float, float, float, float], ...]:
+    """The rows of the baseline's table, with what its own answers showed of how much it drafts by text."""
+    rows, drafting = table_of(learned, baseline).rows, learned.drafting
+    if not drafting.weight:
+        return rows
+    return tuple([(*drafting.at(z), row[2], row[3]) for z, row in zip(LEVELS, rows, strict=True)])
+
+
 def shift_of(learned: Learned, arm: Arm) -> float:
     """Logits by which an arm finds a text easier than a draft of two tokens does, in steps that tables are kept for."""
     traits = traits_of(depth_of(learned, arm), arm.p_min)
@@ -176,6 +184,8 @@ def heard_of(learned: Learned, answer: Answer, expected: Weights) -> Heard:
     level = level_of(table, tokens / cycles - 1.0)
     chance, rejected = at_level(CHANCES, level), at_level(table.rejected, level)
     typical = (1.0, at_level(table.drafts, level), at_level(table.drafted, level), rejected)
+    if answer.baseline and learned.drafting.weight:
+        typical = (1.0, *learned.drafting.at(level), rejected)
     trials = timings.draft_n_accepted + cycles * rejected
     own_sd = OVERDISPERSED / math.sqrt(trials * chance * (1.0 - chance) + 0.3)
     if not answer.baseline:
@@ -207,10 +217,15 @@ def learn_text(learned: Learned, answer: Answer, reading: Reading) -> Learned:
             bias = {**bias, name: old.moved(error - old.mean, seen, lean=0.0, cap=BIAS_CAP)}
             error -= bias[name].shrunk(BIAS_LEAN)
         texts[key] = Text(weights, bias)
+    drafting = learned.drafting
+    if answer.baseline and not answer.inferred:
+        level, told = reading.shown
+        _, drafts, drafted, _ = reading.seen.drawn
+        drafting = drafting.heard(level, drafts, drafted, told * seen)
     if not answer.conversation:
-        return replace(learned, texts=texts, slants=slants)
+        return replace(learned, texts=texts, slants=slants, drafting=drafting)
     talks, lifts = _talked(learned, answer, reading, reading.shown)
-    return replace(learned, texts=texts, talks=talks, lifts=lifts, slants=slants)
+    return replace(learned, texts=texts, talks=talks, lifts=lifts, slants=slants, drafting=drafting)
 
 
 def _slants(learned: Learned, name: str, reading: Reading) -> Mapping[str, tuple[Tally, ...]]:

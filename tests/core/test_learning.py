@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 
-from adaptive_dd.core import controller, estimator
+from adaptive_dd.core import controller, estimator, guard
 from adaptive_dd.core.domain import Decision, Kind, Outcome, PolicySettings, Setting, Status, Timings
 from adaptive_dd.core.events import Abandoned, Decided, FreezeSet, Observed
 from adaptive_dd.core.learned import Answer, Learned, Lift, Reading, Tally, node_of
@@ -150,3 +151,28 @@ def test_only_the_request_that_was_asked_makes_it_due_again_and_a_frozen_state_d
     assert left.guard.alarm == play.state.guard.alarm
     frozen = controller.apply(play.state, FreezeSet(0.0, True))
     assert controller.apply(frozen, Abandoned(0.0, asked, "client-gone")).guard == frozen.guard
+
+
+@pytest.mark.parametrize(("tokens", "first"), [(200, 2), (8, 3)], ids=["long answers", "very short ones"])
+def test_nothing_else_is_played_in_a_node_before_the_baseline_was_heard_well(tokens: int, first: int) -> None:
+    play = Play(World(per_token=0.02, chance=0.5, tokens=tokens), PolicySettings(baseline=N2, cap=8))
+    play.requests(first)
+    assert {decision.arm for decision in play.decisions} == {N2}
+    assert {decision.reason for decision in play.decisions} == {"refresh"}
+    assert guard.is_priced(play.state.guard, 0)
+    play.requests(200)
+    assert {decision.arm for decision in play.decisions} != {N2}
+
+
+def test_one_slow_first_answer_of_the_baseline_is_not_what_others_are_played_on() -> None:
+    """Nothing wins here; at three times its price the baseline would look as if everything did."""
+    play = Play(World(per_token=0.6, chance=0.3), PolicySettings(baseline=N2, cap=8))
+    play.world.everything = 3.0
+    play.request(1)
+    play.world.everything = 1.0
+    play.requests(60)
+    assert play.worst_ms <= 0.0
+    tried = [decision.arm for decision in play.decisions[1:3]]
+    assert tried == [N2, N2]
+    price = play.state.guard.prices[0]
+    assert price.level + play.state.guard.drift == pytest.approx(math.log(play.world.cycle_ms(N2)), abs=0.1)

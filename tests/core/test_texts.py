@@ -75,3 +75,16 @@ def test_what_the_baseline_shows_is_believed_also_where_it_has_a_p_that_nothing_
     assert moved[0] > moved[1]
     learned = estimator.learn(known, replace(heard, baseline=True), estimator.read(known, heard))
     assert learned.slants == {}
+
+
+def test_a_drafter_that_breaks_and_mends_does_not_make_a_p_level_find_all_texts_easier() -> None:
+    """An arm with a p is heard in conversations that begin before the drafter mends, and go on after."""
+    arm, learned = arm_of(Setting(6, 0.3)), taught(Learned(), World(chance=0.7), *[N2] * 20)
+    for number in range(12):
+        broken, mended = Timings(100, 1.0, 121, 2400.0, draft_n=230, draft_n_accepted=3), World(chance=0.7)
+        for heard in (
+            Answer(N2, 0, 0, "k", f"c{number}", broken, baseline=True),
+            Answer(arm, 0, 0, "k", f"c{number}", mended.answer(arm.setting, rng_for(9, number))),
+        ):
+            learned = estimator.learn(learned, heard, estimator.read(learned, heard))
+    assert abs(learned.lifts["p0.3"].logits) < 0.8
