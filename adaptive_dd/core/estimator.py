@@ -69,7 +69,7 @@ FAMILIAR, LARGEST_SURPRISE, COMMON_GAIN = 1.5, 0.12, 0.02
 USUAL_JUMP, JUMP_DOUBT = 0.35, 0.8
 # How far the depth of `server` follows an answer that drafted more, and one that drafted less: where a p_min ends
 # drafts most are shorter than what it asks for, which is where a text's levels end. And the cap of its evidence.
-DEEPER, SHALLOWER, SERVER_CAP = 0.5, 0.02, 30.0
+DEEPER, SHALLOWER, SERVER_CAP = 0.5, 0.002, 30.0
 # Share of a shift that is in doubt for arms that draft as those do which showed it: memory that spills slows them all.
 ALIKE = 0.3
 
@@ -156,7 +156,8 @@ def read(learned: Learned, answer: Answer) -> Reading:
     expected = expected_text(learned, answer.kind, answer.bucket, answer.conversation)
     heard = heard_of(learned, answer, expected)
     drafted = timings.draft_n / cycles
-    drawn = heard.typical if answer.inferred else (1.0, min(1.0, drafted), drafted, heard.rejected)
+    share = min(1.0, drafted)
+    drawn = heard.typical if answer.inferred else (1.0, share, drafted, min(share, heard.rejected))
     seen = Cycle(drawn, timings.predicted_ms / cycles, cycles / (cycles + 5.0))
     time_error, familiar = _time_error(learned, answer, seen, heard.typical)
     return Reading(

@@ -81,7 +81,13 @@ def baseline_rows(learned: Learned, baseline: Arm) -> tuple[tuple[float, float, 
     rows, drafting = table_of(learned, baseline).rows, learned.drafting
     if not drafting.weight:
         return rows
-    return tuple([(*drafting.at(z), row[2], row[3]) for z, row in zip(LEVELS, rows, strict=True)])
+    known = [drafting.at(z) for z in LEVELS]
+    return tuple(
+        [
+            (drafts, drafted, min(row[2], drafts), row[3])
+            for (drafts, drafted), row in zip(known, rows, strict=True)
+        ]
+    )
 
 
 def shift_of(learned: Learned, arm: Arm) -> float:
@@ -178,7 +184,9 @@ def heard_of(learned: Learned, answer: Answer, expected: Weights) -> Heard:
     timings, arm = answer.timings, answer.arm
     cycles, tokens = timings.cycles, timings.decode_tokens
     table = table_of(learned, arm)
-    drafts = arm.depth > 0.0 if answer.inferred else timings.draft_n > 0
+    # A p_min, or a launch's own, that lets nothing through says that the text is hopeless; else nobody drafted.
+    told = timings.draft_n > 0 or answer.baseline or arm.p_min > 0.0
+    drafts = arm.depth > 0.0 if answer.inferred else told
     if not drafts or table.accepted[-1] <= 0.0:
         return Heard((1.0, 0.0, 0.0, 0.0), 0.0, expected, FLAT, None, 0.0)
     level = level_of(table, tokens / cycles - 1.0)

@@ -5,13 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from operator import mul
 
+import pytest
+
 from adaptive_dd.core import acceptance, estimator
-from adaptive_dd.core.domain import Setting, Timings
+from adaptive_dd.core.domain import SERVER, Setting, Timings
 from adaptive_dd.core.learned import Answer, Learned, Lift, arm_of
 from adaptive_dd.core.rng import rng_for
-from adaptive_dd.core.texts import expected_text
+from adaptive_dd.core.texts import baseline_rows, expected_text
 from tests.core.test_estimator import N2, N4, N8, answer, taught
 from tests.core.worlds import World
+
+SERVER_ARM = arm_of(SERVER)
 
 
 def test_a_conversation_is_expected_to_go_on_as_it_began() -> None:
@@ -88,3 +92,28 @@ def test_a_drafter_that_breaks_and_mends_does_not_make_a_p_level_find_all_texts_
         ):
             learned = estimator.learn(learned, heard, estimator.read(learned, heard))
     assert abs(learned.lifts["p0.3"].logits) < 0.8
+
+
+def test_a_launch_p_that_lets_nothing_through_says_that_the_text_is_hopeless_and_its_cycles_are_short() -> (
+    None
+):
+    """A broken drafter under a p_min drafts nothing at all; an arm without a p that drafts nothing was not heard."""
+    nothing = Timings(100, 1.0, 121, 120 * 20.0, draft_n=0, draft_n_accepted=0)
+    for arm, baseline, told in (
+        (SERVER_ARM, True, True),
+        (arm_of(Setting(6, 0.3)), False, True),
+        (N4, False, False),
+    ):
+        learned = Learned()
+        for number in range(20):
+            for timings, name in ((World().answer(N4.setting, rng_for(5, number)), "k"), (nothing, "broken")):
+                played = arm if name == "broken" else N4 if not baseline else SERVER_ARM
+                heard = Answer(played, 0, 0, name, "", timings, baseline=baseline)
+                learned = estimator.learn(learned, heard, estimator.read(learned, heard))
+        level = sum(map(mul, acceptance.LEVELS, expected_text(learned, "broken", 0, "")))
+        assert (level < -0.5) == told
+        if baseline:
+            rows = baseline_rows(learned, SERVER_ARM)
+            assert rows[0][:3] == pytest.approx((0.0, 0.0, 0.0), abs=0.4)
+            assert rows[9][1] > 3.0
+            assert all(rejected <= drafts for drafts, _, rejected, _ in rows)
