@@ -28,7 +28,16 @@ from adaptive_dd.core.learned import (
     text_key,
 )
 from adaptive_dd.core.regression import SHAPE_PRIOR, Fit, uncertainty
-from adaptive_dd.core.texts import BANDS, BIAS_LEAN, SLANT_LEAN, band_of, baseline_rows, depth_of, traits_of
+from adaptive_dd.core.texts import (
+    BANDS,
+    BIAS_LEAN,
+    SLANT_LEAN,
+    Rows,
+    band_of,
+    baseline_rows,
+    depth_of,
+    traits_of,
+)
 
 Array = NDArray[np.float64]
 Known = TypeVar("Known")
@@ -173,9 +182,16 @@ def outlooks(learned: Learned, place: Place, arms: tuple[Arm, ...]) -> Outlooks:
 def _of_baseline(learned: Learned, baseline: Arm, coef: Array) -> tuple[Array, Array]:
     """The baseline's cost by text (level,), and that on a machine of the usual shape: its own answers show how much it
     drafts, which may be less on hard text where nobody said that a p_min ends its drafts."""
-    rows = np.array(baseline_rows(learned, baseline))  # (level, 4)
-    cycle = np.column_stack((np.ones(len(rows)), rows[:, :3]))
-    return (cycle @ coef) * rows[:, 3], (cycle @ np.array(SHAPE_PRIOR)) * rows[:, 3]
+    per_token, middling = _per_token(baseline_rows(learned, baseline))
+    return per_token @ coef, middling
+
+
+@lru_cache(maxsize=64)
+def _per_token(rows: Rows) -> tuple[Array, Array]:
+    """Features of a cycle over its tokens (level, 4), and what they cost on a machine of the usual shape (level,)."""
+    table = np.array(rows)
+    per_token = np.column_stack((np.ones(len(table)), table[:, :3])) * table[:, 3:]
+    return per_token, per_token @ np.array(SHAPE_PRIOR)
 
 
 def _heard(learned: Learned, place: Place, arms: tuple[Arm, ...], board: _Board) -> _Heard:

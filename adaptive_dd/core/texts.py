@@ -40,6 +40,7 @@ from adaptive_dd.core.learned import (
     NOTHING,
     Answer,
     Arm,
+    Drafting,
     Learned,
     Lift,
     Reading,
@@ -76,18 +77,22 @@ def table_of(learned: Learned, arm: Arm) -> DraftTable:
     return draft_table(depth_of(learned, arm), arm.p_min, shift_of(learned, arm))
 
 
-def baseline_rows(learned: Learned, baseline: Arm) -> tuple[tuple[float, float, float, float], ...]:
+Rows = tuple[tuple[float, float, float, float], ...]  # see `DraftTable`
+
+
+def baseline_rows(learned: Learned, baseline: Arm) -> Rows:
     """The rows of the baseline's table, with what its own answers showed of how much it drafts by text."""
-    rows, drafting = table_of(learned, baseline).rows, learned.drafting
+    depth, shift = depth_of(learned, baseline), shift_of(learned, baseline)
+    return _rows_as_shown(learned.drafting, depth, baseline.p_min, shift)
+
+
+@lru_cache(maxsize=64)
+def _rows_as_shown(drafting: Drafting, depth: float, p_min: float, shift: float) -> Rows:
+    rows = draft_table(depth, p_min, shift).rows
     if not drafting.weight:
         return rows
-    known = [drafting.at(z) for z in LEVELS]
-    return tuple(
-        [
-            (drafts, drafted, min(row[2], drafts), row[3])
-            for (drafts, drafted), row in zip(known, rows, strict=True)
-        ]
-    )
+    shown = [(*drafting.at(z), rejected, k) for z, (_, _, rejected, k) in zip(LEVELS, rows, strict=True)]
+    return tuple([(drafts, drafted, min(rejected, drafts), k) for drafts, drafted, rejected, k in shown])
 
 
 def shift_of(learned: Learned, arm: Arm) -> float:
