@@ -188,6 +188,21 @@ def test_frozen_learns_nothing_and_tries_nothing() -> None:
     assert replace(play.state, next_number=before.next_number) == before
 
 
+def test_frozen_learns_nothing_but_does_not_go_on_sending_what_is_refused() -> None:
+    """Each would be sent twice, which is slower than no proxy."""
+    play = Play(World(per_token=0.02, chance=0.9)).requests(120)
+    play.tell(FreezeSet(0.0, frozen=True))
+    decision, number = controller.decide(play.state, play.context, rng_for(1, 1)), play.state.next_number
+    depth = decision.arm.n_max or 0
+    assert depth > 2
+    before = play.state
+    play.tell(Decided(0.0, number, play.context, decision, 1.0))
+    play.tell(Observed(0.0, number, Outcome(Status.REFUSED, play.world.answer(SERVER, rng_for(1, 1)))))
+    assert (controller.decide(play.state, play.context, rng_for(1, 2)).arm.n_max or 0) < depth
+    assert play.state.learned == before.learned
+    assert play.state.guard == before.guard
+
+
 def test_a_refused_setting_lowers_the_cap() -> None:
     play = Play(World(chance=0.9)).requests(20)
     decision = replace(play.decisions[0], arm=Setting(6, 0.0), reason="explore")
