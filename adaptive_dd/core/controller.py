@@ -285,7 +285,9 @@ def _observed(state: State, event: Observed) -> State:
     state = _closed(state, event.number)
     if state.settings.mode is Mode.OFF:
         return state
-    if state.frozen or state.settings.mode is Mode.FROZEN:  # learns nothing, but does not go on with what is refused
+    if (
+        state.frozen or state.settings.mode is Mode.FROZEN
+    ):  # learns nothing, but does not go on with what is refused
         return learning.refused(state, decided) if event.outcome.status is Status.REFUSED else state
     if event.outcome.timings is None and event.outcome.status in (Status.REJECTED, Status.NO_TIMINGS):
         return _charged(state, kept_back)  # nobody can tell what a trial cost: no more than this
