@@ -156,7 +156,7 @@ def _certain(arm: Setting, reason: str) -> Option:
 
 
 def _plan_for(state: State, context: Context, cell: Cell) -> Plan | None:
-    """The plan that a request falls under; None where the baseline's price is not known yet in its node."""
+    """The plan that a request falls under; None where the baseline's price was not heard well enough in its node."""
     sort = sort_of(state, context.conversation)
     plans = state.plans.get(cell)
     plan = None if plans is None else plans[sort]

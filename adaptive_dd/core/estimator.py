@@ -67,9 +67,10 @@ FAMILIAR, LARGEST_SURPRISE, COMMON_GAIN = 1.5, 0.12, 0.02
 # Cycle time may differ by this much from one bucket to the next (log). A larger jump may not concern arms that were not
 # played there (memory that spills slows drafts only): their sd grows by this share of it.
 USUAL_JUMP, JUMP_DOUBT = 0.35, 0.8
-# How far the depth of `server` follows an answer that drafted more, and one that drafted less: where a p_min ends
-# drafts most are shorter than what it asks for, which is where a text's levels end. And the cap of its evidence.
-DEEPER, SHALLOWER, SERVER_CAP = 0.5, 0.002, 30.0
+# How far the depth of `server` follows an answer that drafted more, one that drafted less, and one that drafted less
+# than half: where a p_min ends drafts most are shorter than what it asks for, which is where a text's levels end. And
+# the cap of its evidence.
+DEEPER, SHALLOWER, HALVED, SERVER_CAP = 0.5, 0.002, 0.01, 30.0
 # Share of a shift that is in doubt for arms that draft as those do which showed it: memory that spills slows them all.
 ALIKE = 0.3
 
@@ -252,8 +253,10 @@ def _depth_seen(server: Tally, drafted: float, weight: float) -> Tally:
     """How deep `server` drafts, after an answer that drafted this many tokens a cycle."""
     if not server.weight:
         return Tally(drafted, weight)
-    gain = weight * (DEEPER if drafted > server.mean else SHALLOWER)
-    return Tally(server.mean + gain * (drafted - server.mean), min(SERVER_CAP, server.weight + weight))
+    # One copied answer of an n-gram drafter is not what it always drafts.
+    seen = min(drafted, 2.0 * server.mean + 1.0)
+    gain = DEEPER if seen > server.mean else HALVED if seen < 0.5 * server.mean else SHALLOWER
+    return Tally(server.mean + weight * gain * (seen - server.mean), min(SERVER_CAP, server.weight + weight))
 
 
 def _untold(answer: Answer) -> bool:

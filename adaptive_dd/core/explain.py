@@ -224,7 +224,7 @@ def _reason(plan: Plan | None, likeliest: Setting, room: float) -> str:
 
 def _why_baseline(plan: Plan | None, chance: float) -> str:
     if plan is None:
-        return "its price here is not known yet"
+        return "it was not heard often enough here yet"
     if chance >= 0.5:
         return (
             "nothing else is allowed now"

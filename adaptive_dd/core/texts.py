@@ -91,8 +91,22 @@ def _rows_as_shown(drafting: Drafting, depth: float, p_min: float, shift: float)
     rows = draft_table(depth, p_min, shift).rows
     if not drafting.weight:
         return rows
-    shown = [(*drafting.at(z), rejected, k) for z, (_, _, rejected, k) in zip(LEVELS, rows, strict=True)]
+    shown = [
+        (*drawn_at(drafting, z, depth), rejected, k)
+        for z, (_, _, rejected, k) in zip(LEVELS, rows, strict=True)
+    ]
     return tuple([(drafts, drafted, min(rejected, drafts), k) for drafts, drafted, rejected, k in shown])
+
+
+def drawn_at(drafting: Drafting, level: float, depth: float) -> tuple[float, float]:
+    """Share of cycles that draft, and drafted tokens, of the baseline for a text at this level.
+
+    A straight line ends where drafts do: no deeper than they are asked to be, and at least one token each. Cycles are
+    priced by both, and one without the other may have a negative price.
+    """
+    drafts, drafted = drafting.at(level)
+    drafted = min(drafted, depth)
+    return min(drafts, drafted), drafted
 
 
 def shift_of(learned: Learned, arm: Arm) -> float:
@@ -189,8 +203,9 @@ def heard_of(learned: Learned, answer: Answer, expected: Weights) -> Heard:
     timings, arm = answer.timings, answer.arm
     cycles, tokens = timings.cycles, timings.decode_tokens
     table = table_of(learned, arm)
-    # A p_min, or a launch's own, that lets nothing through says that the text is hopeless; else nobody drafted.
-    told = timings.draft_n > 0 or answer.baseline or arm.p_min > 0.0
+    # A p_min, or a launch's own, that lets nothing through says that the text is hopeless; else nobody drafts here.
+    seen_to_draft = answer.baseline and learned.drafting.drafted > 0.0
+    told = timings.draft_n > 0 or arm.p_min > 0.0 or seen_to_draft
     drafts = arm.depth > 0.0 if answer.inferred else told
     if not drafts or table.accepted[-1] <= 0.0:
         return Heard((1.0, 0.0, 0.0, 0.0), 0.0, expected, FLAT, None, 0.0)
@@ -198,7 +213,8 @@ def heard_of(learned: Learned, answer: Answer, expected: Weights) -> Heard:
     chance, rejected = at_level(CHANCES, level), at_level(table.rejected, level)
     typical = (1.0, at_level(table.drafts, level), at_level(table.drafted, level), rejected)
     if answer.baseline and learned.drafting.weight:
-        typical = (1.0, *learned.drafting.at(level), rejected)
+        share, drafted = drawn_at(learned.drafting, level, depth_of(learned, arm))
+        typical = (1.0, share, drafted, min(share, rejected))
     trials = timings.draft_n_accepted + cycles * rejected
     own_sd = OVERDISPERSED / math.sqrt(trials * chance * (1.0 - chance) + 0.3)
     if not answer.baseline:

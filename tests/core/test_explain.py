@@ -102,7 +102,7 @@ def test_before_anything_is_known_the_baseline_is_asked_first() -> None:
     assert view.reason == "refresh"
     assert view.baseline_ms is None
     assert {arm.why for arm in view.arms} == {
-        "its price here is not known yet",
+        "it was not heard often enough here yet",
         "the baseline is asked first",
     }
 

@@ -7,16 +7,16 @@ from functools import cache
 
 import pytest
 
-from adaptive_dd.core import arena, controller, planning
+from adaptive_dd.core import arena, controller, estimator, planning
 from adaptive_dd.core.acceptance import LEVELS
 from adaptive_dd.core.arena import ControllerPolicy, Terms
 from adaptive_dd.core.cycles import Content
-from adaptive_dd.core.domain import SERVER, Kind, Setting
-from adaptive_dd.core.learned import NO_DRAFTING, Drafting
+from adaptive_dd.core.domain import SERVER, Kind, Setting, Timings
+from adaptive_dd.core.learned import NO_DRAFTING, Answer, Drafting, Learned, arm_of
 from adaptive_dd.core.outlook import Place, outlooks
 from adaptive_dd.core.sim import World, linear_shape, machine
 from adaptive_dd.core.state import State
-from adaptive_dd.core.texts import depth_of, texts_of
+from adaptive_dd.core.texts import baseline_rows, depth_of, texts_of
 from adaptive_dd.core.traffic import NO_FRONTIER, Phase, Scenario, Workload
 
 EASY, HARD = Kind(sampling="greedy"), Kind(sampling="sampled")
@@ -104,3 +104,56 @@ def test_the_depth_of_server_is_the_most_that_it_drafts_and_not_what_a_p_leaves_
     state = learned_from_it()
     launch = SERVER_WORLD.launch.n_max or 0
     assert depth_of(state.learned, state.arms[0]) == pytest.approx(launch, abs=1.0)
+
+
+def test_a_baseline_is_never_believed_to_draft_deeper_than_it_is_asked_to_or_in_cycles_of_no_token() -> None:
+    """Heard on hard and middling text alone: a straight line would draft 13 tokens of 8 on the easiest, and nothing in
+    every cycle of the hardest."""
+    known = drafting([(0.0, 1.3), (1.5, 7.8)])
+    assert known.at(4.8)[1] > 12.0
+    baseline = arm_of(Setting(8, 0.4))
+    rows = baseline_rows(Learned(drafting=known), baseline)
+    assert all(0.0 <= drafts <= 1.0 and drafts <= drafted <= 8.0 for drafts, drafted, _, _ in rows)
+    assert all(rejected <= drafts for drafts, _, rejected, _ in rows)
+    assert rows[-1][1] == 8.0
+
+
+def test_an_answer_without_drafts_is_expected_to_have_no_rejections_either() -> None:
+    """Where rejections are dear, expecting them made every such answer a surprise and the noise twice what it is."""
+    baseline, learned = arm_of(SERVER), Learned()
+    for number in range(90):
+        broken = number >= 60
+        depth = 0 if broken else 2 + 2 * (number % 3)
+        kept = 0 if broken else 100
+        ms = (200 - kept) * (20.0 if broken else 20.0 + 3.0 * depth + 30.0 * 0.5)
+        timings = Timings(100, 1.0, 201, ms, draft_n=max(depth * (200 - kept), 0), draft_n_accepted=kept)
+        heard = Answer(baseline, 0, 0, "k", "", timings, baseline=True)
+        reading = estimator.read(learned, heard)
+        learned = estimator.learn(learned, heard, reading)
+        assert reading.seen.drawn[3] <= reading.seen.drawn[1]
+        assert reading.typical[3] <= reading.typical[1]
+    assert abs(reading.time_error) < 0.15
+
+
+@pytest.mark.parametrize("drafts", [0, 12], ids=["never", "once a day"])
+def test_a_baseline_that_does_not_draft_says_nothing_of_texts(drafts: int) -> None:
+    learned = Learned()
+    for number in range(60):
+        drafted = drafts if number == 20 else 0
+        timings = Timings(100, 1.0, 121, 2400.0, draft_n=60 * drafted, draft_n_accepted=5 * drafted)
+        heard = Answer(arm_of(SERVER), 0, 0, "k", "", timings, baseline=True)
+        learned = estimator.learn(learned, heard, estimator.read(learned, heard))
+    level = sum(z * w for z, w in zip(LEVELS, texts_of(learned, "k", 0), strict=True))
+    assert level > 0.5
+
+
+def test_one_copied_answer_of_an_ngram_drafter_is_not_what_it_always_drafts() -> None:
+    learned, depths = Learned(), []
+    for number in range(160):
+        drafted = 48 if number == 60 else 2
+        timings = Timings(100, 1.0, 121, 2400.0, draft_n=60 * drafted, draft_n_accepted=60)
+        heard = Answer(arm_of(SERVER), 0, 0, "k", "", timings, baseline=True)
+        learned = estimator.learn(learned, heard, estimator.read(learned, heard))
+        depths.append(depth_of(learned, arm_of(SERVER)))
+    assert max(depths) <= 4.0
+    assert depths[59] == 2.0
