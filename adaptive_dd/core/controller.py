@@ -30,7 +30,7 @@ from adaptive_dd.core.frontier import bucket_edges, measured_ms_per_token
 from adaptive_dd.core.guard import Account, is_priced, without_credit
 from adaptive_dd.core.learned import node_of
 from adaptive_dd.core.placement import STAYS, home_of, may_refresh, placed
-from adaptive_dd.core.planning import planned
+from adaptive_dd.core.planning import PLANS, planned
 from adaptive_dd.core.policy import Option, Plan
 from adaptive_dd.core.rng import Rng
 from adaptive_dd.core.seeding import seeded
@@ -285,13 +285,21 @@ def _observed(state: State, event: Observed) -> State:
     state = _closed(state, event.number)
     if state.settings.mode is Mode.OFF:
         return state
-    if (
-        state.frozen or state.settings.mode is Mode.FROZEN
-    ):  # learns nothing, but does not go on with what is refused
-        return learning.refused(state, decided) if event.outcome.status is Status.REFUSED else state
+    if state.frozen or state.settings.mode is Mode.FROZEN:
+        # Learns nothing, but does not go on with what is refused.
+        return _refused_while_frozen(state, decided) if event.outcome.status is Status.REFUSED else state
     if event.outcome.timings is None and event.outcome.status in (Status.REJECTED, Status.NO_TIMINGS):
         return _charged(state, kept_back)  # nobody can tell what a trial cost: no more than this
     return learning.observed(state, decided, event.outcome)
+
+
+def _refused_while_frozen(state: State, decided: Decided) -> State:
+    """The state without what was refused, and with the plans that it had, made anew: no answer will ever work them out
+    again, and every request would have to do it."""
+    after = learning.refused(state, decided)
+    cells = [cell for cell, plans in state.plans.items() if any(plans)]
+    plans = {cell: planned(after, after.learned, after.guard, cell, range(PLANS)) for cell in cells}
+    return replace(after, plans=plans)
 
 
 def _asked_in_vain(before: State, after: State, number: int) -> State:

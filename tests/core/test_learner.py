@@ -201,6 +201,10 @@ def test_frozen_learns_nothing_but_does_not_go_on_sending_what_is_refused() -> N
     assert (controller.decide(play.state, play.context, rng_for(1, 2)).arm.n_max or 0) < depth
     assert play.state.learned == before.learned
     assert play.state.guard == before.guard
+    planned = {cell: all(plans) for cell, plans in play.state.plans.items()}
+    assert planned == {controller.cell_of(play.state, play.context): True}, (
+        "no request has to work out a plan"
+    )
 
 
 def test_a_refused_setting_lowers_the_cap() -> None:
